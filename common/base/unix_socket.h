@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "common/base/fd.h"
+#include "common/base/sealed_memory.h"
 
 namespace ringd {
 
@@ -35,11 +36,6 @@ int SendPacket(int socket, const void* data, size_t bytes, const int* fds, int f
 // Bytes received (0: the peer closed). A longer packet is -EMSGSIZE, truncated descriptors -EMSGSIZE; all descriptors
 // arrive close-on-exec. timeout_us < 0: no limit; else -ETIMEDOUT.
 ssize_t ReceivePacket(int socket, void* data, size_t capacity, std::vector<UniqueFd>* fds, int64_t timeout_us);
-
-// memfd of `bytes`, backed by fallocate, sealed against shrinking, growing and further seals. -ENOSPC, -ENOMEM.
-int CreateSealedMemory(const char* name, uint64_t bytes, UniqueFd* fd);
-// Whether fd is a memfd of exactly `bytes` with those seals and all blocks present.
-int CheckSealedMemory(int fd, uint64_t bytes);
 
 }  // namespace ringd
 
