@@ -51,12 +51,13 @@ class RpcServer {
   // Ends calls in flight after `grace`, closes connections, removes socket files.
   virtual void Shutdown(absl::Duration grace) = 0;
 
-  // Credentials behind a call that came over a Unix socket; NOT_FOUND for TCP ones.
-  virtual absl::StatusOr<PeerCredentials> Peer(const grpc::ServerContext& context) const = 0;
+  // Credentials behind a call that came over a Unix socket; NOT_FOUND for TCP ones. The base class serves synchronous
+  // and callback handlers (grpc::ServerContext, grpc::CallbackServerContext).
+  virtual absl::StatusOr<PeerCredentials> Peer(const grpc::ServerContextBase& context) const = 0;
 };
 
 // URI names of the peer's certificate ("ringd://node/a"); empty without TLS.
-std::vector<std::string> PeerUris(const grpc::ServerContext& context);
+std::vector<std::string> PeerUris(const grpc::ServerContextBase& context);
 
 }  // namespace ringd
 
