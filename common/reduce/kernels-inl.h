@@ -166,6 +166,7 @@ HWY_INLINE void CopyFew(const uint8_t* from, uint8_t* to, size_t byte_count) {
 template <class Io, class Op, size_t kInputs, class Scale>
 struct Loop {
   using Acc = typename Io::Acc;
+  using Packed = typename Io::Packed;
   static constexpr size_t kStep = Io::kBytes;
 
   const Inputs<kInputs> inputs;
@@ -183,7 +184,7 @@ struct Loop {
 
   HWY_INLINE Acc Load(const uint8_t* from) const { return scale.template In<Io>(Io::Load(from)); }
   HWY_INLINE Acc Combine(Acc acc, Acc next) const { return Io::MapAcc(Op(), acc, next); }
-  HWY_INLINE Acc Finish(Acc acc) const { return scale.template Out<Io>(acc); }
+  HWY_INLINE Packed Finish(Acc acc) const { return Io::Pack(scale.template Out<Io>(acc)); }
 
   HWY_INLINE void Four(size_t at) const {
     const uint8_t* first = inputs.At(0) + at;
@@ -198,22 +199,22 @@ struct Loop {
       a2 = Combine(a2, Load(from + 2 * kStep));
       a3 = Combine(a3, Load(from + 3 * kStep));
     }
-    a0 = Finish(a0);
-    a1 = Finish(a1);
-    a2 = Finish(a2);
-    a3 = Finish(a3);
+    const Packed r0 = Finish(a0);
+    const Packed r1 = Finish(a1);
+    const Packed r2 = Finish(a2);
+    const Packed r3 = Finish(a3);
     for (size_t k = 0; k < output_count; ++k) {
       uint8_t* to = static_cast<uint8_t*>(outputs[k]) + at;
       if (stream) {
-        Io::Stream(a0, to);
-        Io::Stream(a1, to + kStep);
-        Io::Stream(a2, to + 2 * kStep);
-        Io::Stream(a3, to + 3 * kStep);
+        Io::Stream(r0, to);
+        Io::Stream(r1, to + kStep);
+        Io::Stream(r2, to + 2 * kStep);
+        Io::Stream(r3, to + 3 * kStep);
       } else {
-        Io::Store(a0, to);
-        Io::Store(a1, to + kStep);
-        Io::Store(a2, to + 2 * kStep);
-        Io::Store(a3, to + 3 * kStep);
+        Io::Store(r0, to);
+        Io::Store(r1, to + kStep);
+        Io::Store(r2, to + 2 * kStep);
+        Io::Store(r3, to + 3 * kStep);
       }
     }
   }
@@ -221,9 +222,9 @@ struct Loop {
   HWY_INLINE void One(size_t at) const {
     Acc acc = Load(inputs.At(0) + at);
     for (size_t j = 1; j < inputs.Count(); ++j) acc = Combine(acc, Load(inputs.At(j) + at));
-    acc = Finish(acc);
+    const Packed result = Finish(acc);
     for (size_t k = 0; k < output_count; ++k) {
-      Io::Store(acc, static_cast<uint8_t*>(outputs[k]) + at);
+      Io::Store(result, static_cast<uint8_t*>(outputs[k]) + at);
     }
   }
 

@@ -45,11 +45,13 @@ template <typename T>
 struct LaneIo {
   using D = hn::ScalableTag<T>;
   using Acc = hn::Vec<D>;
+  using Packed = Acc;
   static constexpr size_t kBytes = HWY_LANES(T) * sizeof(T);
 
   static HWY_INLINE Acc Load(const uint8_t* from) { return LoadBytes(D(), from); }
-  static HWY_INLINE void Store(Acc acc, uint8_t* to) { StoreBytes(acc, D(), to); }
-  static HWY_INLINE void Stream(Acc acc, uint8_t* to) { StreamBytes(acc, D(), to); }
+  static HWY_INLINE Packed Pack(Acc acc) { return acc; }
+  static HWY_INLINE void Store(Packed packed, uint8_t* to) { StoreBytes(packed, D(), to); }
+  static HWY_INLINE void Stream(Packed packed, uint8_t* to) { StreamBytes(packed, D(), to); }
   template <class F, class... Accs>
   static HWY_INLINE Acc MapAcc(const F& f, Accs... accs) {
     return f(accs...);
@@ -68,6 +70,7 @@ struct BFloat16Io {
   using D = hn::ScalableTag<float>;
   using D32 = hn::RebindToUnsigned<D>;
   using V32 = hn::Vec<D32>;
+  using Packed = V32;
   struct Acc {
     hn::Vec<D> even;
     hn::Vec<D> odd;
@@ -79,8 +82,12 @@ struct BFloat16Io {
     return {hn::BitCast(D(), hn::ShiftLeft<16>(pairs)),
             hn::BitCast(D(), hn::And(pairs, hn::Set(D32(), 0xFFFF0000u)))};
   }
-  static HWY_INLINE void Store(Acc acc, uint8_t* to) { StoreBytes(Pack(acc), D32(), to); }
-  static HWY_INLINE void Stream(Acc acc, uint8_t* to) { StreamBytes(Pack(acc), D32(), to); }
+  static HWY_INLINE Packed Pack(Acc acc) {
+    return hn::Or(hn::ShiftRight<16>(Round(acc.even)),
+                  hn::And(Round(acc.odd), hn::Set(D32(), 0xFFFF0000u)));
+  }
+  static HWY_INLINE void Store(Packed packed, uint8_t* to) { StoreBytes(packed, D32(), to); }
+  static HWY_INLINE void Stream(Packed packed, uint8_t* to) { StreamBytes(packed, D32(), to); }
   template <class F, class... Accs>
   static HWY_INLINE Acc MapAcc(const F& f, Accs... accs) {
     return {f(accs.even...), f(accs.odd...)};
@@ -94,10 +101,6 @@ struct BFloat16Io {
     const V32 bits = hn::BitCast(D32(), v);
     const V32 is_odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(D32(), 1u));
     return hn::Add(bits, hn::Add(is_odd, hn::Set(D32(), 0x7FFFu)));
-  }
-  static HWY_INLINE V32 Pack(Acc acc) {
-    return hn::Or(hn::ShiftRight<16>(Round(acc.even)),
-                  hn::And(Round(acc.odd), hn::Set(D32(), 0xFFFF0000u)));
   }
 };
 
@@ -122,6 +125,7 @@ struct Float16Io {
   using D16 = hn::Rebind<uint16_t, D>;
   using D32 = hn::Rebind<int32_t, D>;
   using V32 = hn::Vec<D32>;
+  using Packed = hn::Vec<D16>;
 
   static HWY_INLINE Acc Load(const uint8_t* from) {
     const V32 half = hn::PromoteTo(D32(), LoadBytes(D16(), from));
@@ -136,7 +140,7 @@ struct Float16Io {
     bits = hn::IfThenElse(hn::Gt(magnitude, hn::Set(D32(), (31 << 23) - 1)), special, bits);
     return hn::BitCast(D(), hn::Or(bits, sign));
   }
-  static HWY_INLINE void Store(Acc acc, uint8_t* to) {
+  static HWY_INLINE Packed Pack(Acc acc) {
     const V32 bits = hn::BitCast(D32(), acc);
     const V32 magnitude = hn::And(bits, hn::Set(D32(), 0x7FFFFFFF));
     const V32 sign = hn::And(hn::ShiftRight<16>(bits), hn::Set(D32(), 0x8000));
@@ -151,20 +155,19 @@ struct Float16Io {
                                        hn::Set(D32(), 0x7E00), hn::Set(D32(), 0x7C00));
     V32 result = hn::IfThenElse(hn::Lt(magnitude, hn::Set(D32(), 113 << 23)), subnormal, normal);
     result = hn::IfThenElse(hn::Gt(magnitude, hn::Set(D32(), (143 << 23) - 1)), special, result);
-    StoreBytes(hn::DemoteTo(D16(), hn::Or(result, sign)), D16(), to);
+    return hn::DemoteTo(D16(), hn::Or(result, sign));
   }
-  static HWY_INLINE void Stream(Acc acc, uint8_t* to) { Store(acc, to); }
+  // Half of 16 bytes, too few for a non-temporal store.
+  static HWY_INLINE void Stream(Packed packed, uint8_t* to) { Store(packed, to); }
 #else
   using D16 = hn::Rebind<hwy::float16_t, D>;
+  using Packed = hn::Vec<D16>;
 
   static HWY_INLINE Acc Load(const uint8_t* from) {
     return hn::PromoteTo(D(), LoadBytes(D16(), from));
   }
-  static HWY_INLINE void Store(Acc acc, uint8_t* to) {
-    StoreBytes(hn::DemoteTo(D16(), acc), D16(), to);
-  }
-  static HWY_INLINE void Stream(Acc acc, uint8_t* to) {
-    StreamBytes(hn::DemoteTo(D16(), acc), D16(), to);
-  }
+  static HWY_INLINE Packed Pack(Acc acc) { return hn::DemoteTo(D16(), acc); }
+  static HWY_INLINE void Stream(Packed packed, uint8_t* to) { StreamBytes(packed, D16(), to); }
 #endif
+  static HWY_INLINE void Store(Packed packed, uint8_t* to) { StoreBytes(packed, D16(), to); }
 };
