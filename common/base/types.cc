@@ -10,10 +10,23 @@ constexpr const char* kDTypeNames[kDTypeCount] = {
 constexpr const char* kReductionNames[kReductionCount] = {"none", "average", "sum",   "min",
                                                           "max",  "product", "adasum"};
 
-constexpr const char* kOperationNames[kOperationCount] = {
-    "invalid", "noop",          "allreduce",   "allgather",       "broadcast", "reducescatter",
-    "alltoall", "barrier",      "plan_register", "plan_bucket",   "plan_unregister",
-    "reduce",  "gather",        "scatter",     "send",            "recv",      "join"};
+constexpr const char* kOperationNames[kOperationCount] = {"invalid",
+                                                          "noop",
+                                                          "allreduce",
+                                                          "allgather",
+                                                          "broadcast",
+                                                          "reducescatter",
+                                                          "alltoall",
+                                                          "barrier",
+                                                          "plan_register",
+                                                          "plan_bucket",
+                                                          "plan_unregister",
+                                                          "reduce",
+                                                          "gather",
+                                                          "scatter",
+                                                          "send",
+                                                          "recv",
+                                                          "join"};
 
 template <size_t N>
 const char* NameAt(const char* const (&names)[N], size_t index) {
