@@ -1,17 +1,19 @@
-// Messages that travel with file descriptors over two Unix sockets (SOCK_SEQPACKET, one message a packet).
+// Messages that travel with file descriptors over two Unix sockets (SOCK_SEQPACKET, one message a
+// packet).
 //
 //   worker (or a C++ program that attaches by itself) -> daemon, on RUN_DIR/arena.sock:
-//     ArenaOffer + [memfd]            -> ArenaAccept + [doorbell] for segment 0, ArenaAccept + [] for others
-//     ClientAttached + [pidfd]        -> ArenaAccept
-//     ClientDetached                  -> ArenaAccept
+//     ArenaOffer + [memfd]            -> ArenaAccept + [doorbell] for segment 0, ArenaAccept + []
+//     for others ClientAttached + [pidfd]        -> ArenaAccept ClientDetached                  ->
+//     ArenaAccept
 //   client (libringd.so) -> worker, on the socket named in RINGD_SOCKET:
 //     ClientHello                     -> Welcome + [segment 0, doorbell], or Refusal
 //     NeedSegment                     -> SegmentGrant + [memfd], or Refusal
-//     NeedToken                       -> TokenGrant, or Refusal (client/session: a program that attaches by itself)
+//     NeedToken                       -> TokenGrant, or Refusal (client/session: a program that
+//     attaches by itself)
 //   The client's connection stays open while it lives: its end is the client's shutdown.
 //
-// Fixed-width, little endian, zero-filled; `kind` first. Readers check the packet's exact size and drop whoever sends
-// anything else.
+// Fixed-width, little endian, zero-filled; `kind` first. Readers check the packet's exact size and
+// drop whoever sends anything else.
 #ifndef RINGD_PROTO_ATTACH_H_
 #define RINGD_PROTO_ATTACH_H_
 
@@ -46,9 +48,10 @@ struct Header {
 
 struct ArenaOffer {
   Header header;
-  uint8_t session[kSessionBytes];  // Secret from AttachResponse: proves that this connection belongs to that Attach.
-  uint64_t arena;                  // Chosen by the worker; counts the clients of this rank: 1, 2, ...
-  uint32_t segment;                // 0 first, then 1, 2, ...
+  uint8_t session[kSessionBytes];  // Secret from AttachResponse: proves that this connection
+                                   // belongs to that Attach.
+  uint64_t arena;    // Chosen by the worker; counts the clients of this rank: 1, 2, ...
+  uint32_t segment;  // 0 first, then 1, 2, ...
   uint32_t reserved;
   uint64_t bytes;
 };

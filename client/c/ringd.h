@@ -1,8 +1,10 @@
-// The C ABI of libringd.so: what every language package stands on. Plain C11, standard library only.
+// The C ABI of libringd.so: what every language package stands on. Plain C11, standard library
+// only.
 //
-// One context a process. Functions are thread-safe unless they say otherwise. They return RINGD_OK or an error code;
-// ringd_last_error() then has the calling thread's details. After fork the child gets RINGD_FORKED from every call; the
-// parent goes on. Versioned structs begin with `size`: set it to sizeof.
+// One context a process. Functions are thread-safe unless they say otherwise. They return RINGD_OK
+// or an error code; ringd_last_error() then has the calling thread's details. After fork the child
+// gets RINGD_FORKED from every call; the parent goes on. Versioned structs begin with `size`: set
+// it to sizeof.
 #ifndef RINGD_CLIENT_C_RINGD_H_
 #define RINGD_CLIENT_C_RINGD_H_
 
@@ -48,7 +50,8 @@ RINGD_API int ringd_last_error(ringd_error* error);
 
 typedef struct {
   uint32_t size;
-  int32_t standalone;  // 1: a job of one rank in this process alone, no daemon; operations are local copies.
+  int32_t standalone;  // 1: a job of one rank in this process alone, no daemon; operations are
+                       // local copies.
   int64_t timeout_us;  // For finding the worker; <= 0: 60 s.
   const char* socket;  // NULL: RINGD_SOCKET of the environment.
 } ringd_init_options;
@@ -70,8 +73,9 @@ typedef struct {
 } ringd_info;
 RINGD_API int ringd_get_info(ringd_info* info);
 
-// Memory in the arena, aligned to 128 bytes: operations on it copy nothing on submission. NULL: ringd_last_error.
-// Grows the arena where needed. Freed memory that an operation in flight uses is kept until it is over.
+// Memory in the arena, aligned to 128 bytes: operations on it copy nothing on submission. NULL:
+// ringd_last_error. Grows the arena where needed. Freed memory that an operation in flight uses is
+// kept until it is over.
 RINGD_API void* ringd_allocate(size_t bytes);
 RINGD_API int ringd_free(void* pointer);
 
@@ -81,34 +85,40 @@ typedef struct {
   uint32_t operation;
   uint32_t dtype;
   uint32_t reduction;
-  uint32_t group;        // 0: all ranks.
+  uint32_t group;  // 0: all ranks.
   int32_t root;
-  uint64_t count;        // Elements at input.
-  const void* input;     // In the arena: used where it lies. Else copied in before ringd_submit returns.
-  void* output;          // In the arena: written where it lies. Else copied out by the wait that finds it complete.
-  uint64_t output_count; // Elements at output.
-  const int64_t* shape;  // ndim numbers: for signatures and messages.
+  uint64_t count;  // Elements at input.
+  const void*
+      input;     // In the arena: used where it lies. Else copied in before ringd_submit returns.
+  void* output;  // In the arena: written where it lies. Else copied out by the wait that finds it
+                 // complete.
+  uint64_t output_count;  // Elements at output.
+  const int64_t* shape;   // ndim numbers: for signatures and messages.
   uint32_t ndim;
   uint32_t count_count;  // Length of counts.
-  const int64_t* counts; // allgather, reducescatter: elements a rank; alltoall: matrix [from * size + to].
-  const char* name;      // NULL: unnamed, matched by order.
-  const char* site;      // NULL or "train.py:41".
-  double prescale;       // 1.0: none.
+  const int64_t*
+      counts;  // allgather, reducescatter: elements a rank; alltoall: matrix [from * size + to].
+  const char* name;  // NULL: unnamed, matched by order.
+  const char* site;  // NULL or "train.py:41".
+  double prescale;   // 1.0: none.
   double postscale;
   uint32_t tag;
-  uint32_t flags;        // arena::DescriptorFlags that a caller may set: beside.
+  uint32_t flags;  // arena::DescriptorFlags that a caller may set: beside.
 } ringd_operation;
 
-typedef uint64_t ringd_handle;  // 0: none. A handle is used up by the ringd_wait that returns its result.
+typedef uint64_t
+    ringd_handle;  // 0: none. A handle is used up by the ringd_wait that returns its result.
 
 // Never blocks on the daemon. The memory must stay as it is until the operation is over.
 RINGD_API int ringd_submit(const ringd_operation* operation, ringd_handle* handle);
 // n operations become visible together.
-RINGD_API int ringd_submit_batch(const ringd_operation* operations, size_t n, ringd_handle* handles);
+RINGD_API int ringd_submit_batch(const ringd_operation* operations, size_t n,
+                                 ringd_handle* handles);
 // 1: over (successful or not), 0: not yet, -1: no such handle.
 RINGD_API int ringd_poll(ringd_handle handle);
-// Blocks until the operation is over: RINGD_OK or its error. RINGD_INTERRUPTED when a signal handler ran and
-// RINGD_DEADLINE_EXCEEDED after timeout_us (< 0: none): the handle is still good after these two.
+// Blocks until the operation is over: RINGD_OK or its error. RINGD_INTERRUPTED when a signal
+// handler ran and RINGD_DEADLINE_EXCEEDED after timeout_us (< 0: none): the handle is still good
+// after these two.
 RINGD_API int ringd_wait(ringd_handle handle, int64_t timeout_us);
 
 // Bucket plans: see proto/arena.h and DESIGN "plans first".
@@ -128,17 +138,20 @@ typedef struct {
 
 typedef uint32_t ringd_plan;
 
-// COLLECTIVE: every rank of the job calls this in the same order. Allocates each bucket in the arena and lays its
-// tensors out in the order given. Blocks until all ranks agree (RINGD_MISMATCH names rank, tensor and both values),
-// with the meaning of timeout_us and RINGD_INTERRUPTED as in ringd_wait, except that the call may then not be resumed.
+// COLLECTIVE: every rank of the job calls this in the same order. Allocates each bucket in the
+// arena and lays its tensors out in the order given. Blocks until all ranks agree (RINGD_MISMATCH
+// names rank, tensor and both values), with the meaning of timeout_us and RINGD_INTERRUPTED as in
+// ringd_wait, except that the call may then not be resumed.
 RINGD_API int ringd_plan_register(const ringd_plan_bucket* buckets, uint32_t bucket_count,
-                                  const ringd_plan_tensor* tensors, uint32_t tensor_count, int64_t timeout_us,
-                                  ringd_plan* plan);
+                                  const ringd_plan_tensor* tensors, uint32_t tensor_count,
+                                  int64_t timeout_us, ringd_plan* plan);
 // Where tensor `index` lies: its part of the bucket's buffer.
 RINGD_API void* ringd_plan_tensor_data(ringd_plan plan, uint32_t index);
-// Marks tensor `index` ready; the last one of a bucket submits it. Twice in one step: RINGD_INVALID_ARGUMENT.
+// Marks tensor `index` ready; the last one of a bucket submits it. Twice in one step:
+// RINGD_INVALID_ARGUMENT.
 RINGD_API int ringd_plan_ready(ringd_plan plan, uint32_t index);
-// Marks all tensors not yet ready as zeros (they are cleared) and ready: unused parameters. Returns how many by *count.
+// Marks all tensors not yet ready as zeros (they are cleared) and ready: unused parameters. Returns
+// how many by *count.
 RINGD_API int ringd_plan_flush(ringd_plan plan, uint32_t* count);
 // Blocks until every bucket of the step is over; the next step begins. As ringd_wait.
 RINGD_API int ringd_plan_wait(ringd_plan plan, int64_t timeout_us);
@@ -147,7 +160,8 @@ RINGD_API int ringd_plan_unregister(ringd_plan plan);
 typedef struct {
   uint32_t size;
   uint32_t reserved;
-  uint64_t operations, bytes_reduced, bytes_copied, negotiation_messages, arena_bytes, stalls, generation, backstops;
+  uint64_t operations, bytes_reduced, bytes_copied, negotiation_messages, arena_bytes, stalls,
+      generation, backstops;
 } ringd_counters;
 RINGD_API int ringd_get_counters(ringd_counters* counters);
 

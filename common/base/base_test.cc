@@ -60,7 +60,8 @@ TEST_F(UnixSocketTest, ListenUnix_PathIsARegularFile_LeavesIt) {
 
 TEST_F(UnixSocketTest, ListenUnix_PathTooLong_SaysSo) {
   UniqueFd listener;
-  EXPECT_EQ(ListenUnix("/tmp/" + std::string(120, 'x'), SOCK_STREAM, 0600, &listener), -ENAMETOOLONG);
+  EXPECT_EQ(ListenUnix("/tmp/" + std::string(120, 'x'), SOCK_STREAM, 0600, &listener),
+            -ENAMETOOLONG);
 }
 
 TEST(PacketTest, SendPacket_WithDescriptors_ArriveCloseOnExec) {

@@ -26,7 +26,8 @@ FutexResult FutexWait(const std::atomic<uint32_t>* word, uint32_t expected, int6
     timeout.tv_sec = timeout_us / kMicrosPerSecond;
     timeout.tv_nsec = (timeout_us % kMicrosPerSecond) * 1000;
   }
-  const long rc = syscall(SYS_futex, word, FUTEX_WAIT, expected, timeout_us >= 0 ? &timeout : nullptr, nullptr, 0);
+  const long rc = syscall(SYS_futex, word, FUTEX_WAIT, expected,
+                          timeout_us >= 0 ? &timeout : nullptr, nullptr, 0);
   if (rc == 0) return FutexResult::kWoken;
   if (errno == ETIMEDOUT) return FutexResult::kTimedOut;
   if (errno == EINTR) return FutexResult::kInterrupted;

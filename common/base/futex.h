@@ -1,4 +1,5 @@
-// Shared futexes on 32-bit words in memory that several processes map, and the monotonic clock beside them.
+// Shared futexes on 32-bit words in memory that several processes map, and the monotonic clock
+// beside them.
 #ifndef RINGD_COMMON_BASE_FUTEX_H_
 #define RINGD_COMMON_BASE_FUTEX_H_
 

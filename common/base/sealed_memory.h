@@ -1,4 +1,5 @@
-// Memory that processes share without trusting each other's ftruncate: memfds that are backed and sealed.
+// Memory that processes share without trusting each other's ftruncate: memfds that are backed and
+// sealed.
 #ifndef RINGD_COMMON_BASE_SEALED_MEMORY_H_
 #define RINGD_COMMON_BASE_SEALED_MEMORY_H_
 
@@ -8,8 +9,8 @@
 
 namespace ringd {
 
-// A memfd of `bytes` (rounded up to whole pages by the caller), backed by fallocate and sealed against shrinking, growing
-// and further seals. Returns 0, or -errno: -ENOSPC, -ENOMEM, -EINVAL.
+// A memfd of `bytes` (rounded up to whole pages by the caller), backed by fallocate and sealed
+// against shrinking, growing and further seals. Returns 0, or -errno: -ENOSPC, -ENOMEM, -EINVAL.
 int CreateSealedMemory(const char* name, uint64_t bytes, UniqueFd* fd);
 
 // 0 if fd is a memfd of exactly `bytes` with those seals and all blocks present; else -EINVAL.

@@ -42,7 +42,8 @@ int WaitReadable(int socket, int64_t timeout_us) {
 }
 
 void TakeDescriptors(msghdr* message, std::vector<UniqueFd>* fds) {
-  for (cmsghdr* header = CMSG_FIRSTHDR(message); header != nullptr; header = CMSG_NXTHDR(message, header)) {
+  for (cmsghdr* header = CMSG_FIRSTHDR(message); header != nullptr;
+       header = CMSG_NXTHDR(message, header)) {
     if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
     const size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
     for (size_t i = 0; i < count; ++i) {
@@ -86,9 +87,11 @@ int ConnectUnix(const std::string& path, int type, UniqueFd* socket_out) {
   UniqueFd socket_fd(socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket_fd.valid()) return -errno;
   const int64_t deadline = MonotonicMicros() + kProbeMicros;
-  while (connect(socket_fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) < 0) {
+  while (connect(socket_fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) <
+         0) {
     if (errno == EINTR) continue;
-    if (errno != EAGAIN || MonotonicMicros() > deadline) return -errno;  // EAGAIN: the backlog is full.
+    if (errno != EAGAIN || MonotonicMicros() > deadline)
+      return -errno;  // EAGAIN: the backlog is full.
     usleep(kConnectRetryMicros);
   }
   const int flags = fcntl(socket_fd.get(), F_GETFL);
@@ -128,7 +131,8 @@ int SendPacket(int socket, const void* data, size_t bytes, const int* fds, int f
   }
 }
 
-ssize_t ReceivePacket(int socket, void* data, size_t capacity, std::vector<UniqueFd>* fds, int64_t timeout_us) {
+ssize_t ReceivePacket(int socket, void* data, size_t capacity, std::vector<UniqueFd>* fds,
+                      int64_t timeout_us) {
   if (timeout_us >= 0) {
     const int rc = WaitReadable(socket, timeout_us);
     if (rc < 0) return rc;

@@ -18,19 +18,22 @@ std::string HmacSha256(const std::string& key, const std::string& message);
 bool ConstantTimeEqual(const std::string& a, const std::string& b);
 
 struct KeyPair {
-  std::string key_pem;          // EC P-256, PKCS#8.
+  std::string key_pem;  // EC P-256, PKCS#8.
   std::string certificate_pem;
 };
 // A self-signed CA, valid ten years.
 absl::StatusOr<KeyPair> CreateAuthority(const std::string& common_name);
-// A certificate for server and client use, signed by `authority`, valid ten years. names: DNS names or IP addresses for the
-// subject alternative names; uri: one URI more ("ringd://node/a"), which says what it is.
+// A certificate for server and client use, signed by `authority`, valid ten years. names: DNS names
+// or IP addresses for the subject alternative names; uri: one URI more ("ringd://node/a"), which
+// says what it is.
 absl::StatusOr<KeyPair> CreateCertificate(const KeyPair& authority, const std::string& common_name,
-                                          const std::vector<std::string>& names, const std::string& uri);
+                                          const std::vector<std::string>& names,
+                                          const std::string& uri);
 
 // ECDSA with SHA-256.
 absl::StatusOr<std::string> Sign(const std::string& key_pem, const std::string& message);
-// UNAUTHENTICATED: the certificate is not from the authority, has expired, or the signature is not its own.
+// UNAUTHENTICATED: the certificate is not from the authority, has expired, or the signature is not
+// its own.
 absl::Status VerifySignature(const std::string& authority_pem, const std::string& certificate_pem,
                              const std::string& message, const std::string& signature);
 // The URI names in the certificate ("ringd://node/a").

@@ -15,8 +15,8 @@
 namespace ringd {
 
 struct SpawnOptions {
-  std::vector<std::string> argv;            // argv[0]: path of the program.
-  std::vector<std::string> environment;     // "NAME=VALUE"; exactly this.
+  std::vector<std::string> argv;         // argv[0]: path of the program.
+  std::vector<std::string> environment;  // "NAME=VALUE"; exactly this.
   bool new_session = false;
   // Child's descriptor number -> ours. 0, 1, 2 not named here: /dev/null. All others are closed.
   std::map<int, int> fds;
@@ -37,7 +37,8 @@ struct ExitStatus {
 // Blocks until it ends or the timeout passes (DEADLINE_EXCEEDED). Reaps.
 absl::StatusOr<ExitStatus> WaitForExit(const Child& child, absl::Duration timeout);
 
-// Path of a program that is installed beside the running one (same directory), for "ringd-worker" etc.
+// Path of a program that is installed beside the running one (same directory), for "ringd-worker"
+// etc.
 std::string SiblingProgram(const std::string& name);
 
 // Sends READY=1, STOPPING=1, WATCHDOG=1 ... to systemd where NOTIFY_SOCKET is set.

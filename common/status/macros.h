@@ -7,8 +7,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-#define RINGD_RETURN_IF_ERROR(expr)                    \
-  do {                                                 \
+#define RINGD_RETURN_IF_ERROR(expr)                                                     \
+  do {                                                                                  \
     if (absl::Status ringd_status_ = (expr); !ringd_status_.ok()) return ringd_status_; \
   } while (false)
 

@@ -1,5 +1,5 @@
-// The mutex of this code base: absl::Mutex with thread-safety annotations that ThreadSanitizer sees too (Debian's
-// Abseil is not instrumented).
+// The mutex of this code base: absl::Mutex with thread-safety annotations that ThreadSanitizer sees
+// too (Debian's Abseil is not instrumented).
 #ifndef RINGD_COMMON_SYNC_MUTEX_H_
 #define RINGD_COMMON_SYNC_MUTEX_H_
 
@@ -52,7 +52,9 @@ class ABSL_LOCKABLE Mutex {
 
 class ABSL_SCOPED_LOCKABLE MutexLock {
  public:
-  explicit MutexLock(Mutex* mutex) ABSL_EXCLUSIVE_LOCK_FUNCTION(mutex) : mutex_(mutex) { mutex_->Lock(); }
+  explicit MutexLock(Mutex* mutex) ABSL_EXCLUSIVE_LOCK_FUNCTION(mutex) : mutex_(mutex) {
+    mutex_->Lock();
+  }
   ~MutexLock() ABSL_UNLOCK_FUNCTION() { mutex_->Unlock(); }
   MutexLock(const MutexLock&) = delete;
   MutexLock& operator=(const MutexLock&) = delete;

@@ -32,27 +32,29 @@ struct GroupLayout {
   int node_count() const { return static_cast<int>(nodes.size()); }
 };
 
-// One operation in its channel. Channels are independent; inside one, operations are numbered 1, 2, 3, ...
+// One operation in its channel. Channels are independent; inside one, operations are numbered 1, 2,
+// 3, ...
 struct OperationKey {
   uint32_t channel = 0;
   uint64_t sequence = 0;
   friend bool operator==(const OperationKey&, const OperationKey&) = default;
 };
 
-// Memory of one local rank. input may equal output (in place); otherwise they don't overlap and the input is only
-// read. Null where the operation has none (barrier; broadcast's input on ranks other than the root).
+// Memory of one local rank. input may equal output (in place); otherwise they don't overlap and the
+// input is only read. Null where the operation has none (barrier; broadcast's input on ranks other
+// than the root).
 struct RankBuffer {
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
 };
 
-// One collective operation, immutable once started. Shapes are flattened; `counts` and `count` are elements.
-//   allreduce      count in, count out; reduction, scaling (the engine puts Average's divisor there)
-//   allgather      counts[rank] in, sum(counts) out, in rank order
-//   broadcast      count; root's input (or its output when in place) to every rank's output
-//   reducescatter  sum(counts) in, counts[rank] out: the rank's slice of the reduction
-//   alltoall       counts[from * size + to]; input ordered by `to`, output by `from`
-//   barrier        nothing
+// One collective operation, immutable once started. Shapes are flattened; `counts` and `count` are
+// elements.
+//   allreduce      count in, count out; reduction, scaling (the engine puts Average's divisor
+//   there) allgather      counts[rank] in, sum(counts) out, in rank order broadcast      count;
+//   root's input (or its output when in place) to every rank's output reducescatter  sum(counts)
+//   in, counts[rank] out: the rank's slice of the reduction alltoall       counts[from * size +
+//   to]; input ordered by `to`, output by `from` barrier        nothing
 // For plan registration and other agreement-only operations: kBarrier with a signature.
 struct Collective {
   Operation operation = Operation::kInvalid;
@@ -64,14 +66,14 @@ struct Collective {
   std::vector<uint64_t> counts;
   std::vector<RankBuffer> ranks;  // This node's ranks, by local rank.
   uint64_t signature = 0;         // Must be the same on all nodes.
-  std::string description;        // For the message when it is not: "rank 0: allreduce float32[10] sum".
+  std::string description;  // For the message when it is not: "rank 0: allreduce float32[10] sum".
 };
 
 // Why an operation failed, or that it did not.
 struct Outcome {
   arena::Code code = arena::Code::kOk;
   std::string message;
-  int rank = -1;        // At fault.
+  int rank = -1;  // At fault.
   std::string node;
   int exit_code = -1;
   int signal = 0;
@@ -79,30 +81,36 @@ struct Outcome {
   bool ok() const { return code == arena::Code::kOk; }
 };
 
-// Carries out the collectives of one group of one generation, together with its peers on the other nodes.
+// Carries out the collectives of one group of one generation, together with its peers on the other
+// nodes.
 //
-// Life: created for a generation, destroyed with it; destroying it fails what is in flight with kAborted semantics of
-// the caller's choice: call AbortFrom for every channel first.
-// Ownership: Collective is shared until done; the buffers belong to the caller and stay valid until `done` has run.
-// Thread-bound: the engine's thread. `done` and the failure handler run on it, inside Progress, Start or Abort.
-// Failure: every operation's Outcome. After one fails, later ones of the channel go on, except after AbortFrom.
+// Life: created for a generation, destroyed with it; destroying it fails what is in flight with
+// kAborted semantics of the caller's choice: call AbortFrom for every channel first. Ownership:
+// Collective is shared until done; the buffers belong to the caller and stay valid until `done` has
+// run. Thread-bound: the engine's thread. `done` and the failure handler run on it, inside
+// Progress, Start or Abort. Failure: every operation's Outcome. After one fails, later ones of the
+// channel go on, except after AbortFrom.
 class Communicator {
  public:
   using Done = std::function<void(const Outcome&)>;
-  // A peer node says that an operation fails which may not have been started here (yet). from: and all later ones.
+  // A peer node says that an operation fails which may not have been started here (yet). from: and
+  // all later ones.
   using PeerFailure = std::function<void(OperationKey key, bool from, const Outcome&)>;
 
   virtual ~Communicator() = default;
 
-  // COLLECTIVE: every node of the group starts the same operations of a channel in the same order, each when all its
-  // local ranks have submitted. Several may be in flight. `done` runs exactly once: no buffer is used after that.
+  // COLLECTIVE: every node of the group starts the same operations of a channel in the same order,
+  // each when all its local ranks have submitted. Several may be in flight. `done` runs exactly
+  // once: no buffer is used after that.
   virtual void Start(OperationKey key, std::shared_ptr<const Collective> collective, Done done) = 0;
 
-  // Does a bounded piece of work (at most about 1 MB of reduction or one readable socket). Returns whether it did
-  // anything; false means that nothing can be done until a socket is ready or another operation starts.
+  // Does a bounded piece of work (at most about 1 MB of reduction or one readable socket). Returns
+  // whether it did anything; false means that nothing can be done until a socket is ready or
+  // another operation starts.
   virtual bool Progress() = 0;
 
-  // Makes the operation fail here (if it was started) and on all peers, started there or not. Idempotent.
+  // Makes the operation fail here (if it was started) and on all peers, started there or not.
+  // Idempotent.
   virtual void Abort(OperationKey key, const Outcome& outcome) = 0;
   // The same for it and all later operations of its channel: a rank has left.
   virtual void AbortFrom(OperationKey key, const Outcome& outcome) = 0;
@@ -111,7 +119,7 @@ class Communicator {
 
   // Counters since creation.
   struct Counters {
-    uint64_t bytes_sent = 0;      // Payload on the network.
+    uint64_t bytes_sent = 0;  // Payload on the network.
     uint64_t bytes_received = 0;
     uint64_t frames_sent = 0;
   };

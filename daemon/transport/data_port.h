@@ -17,10 +17,10 @@ namespace ringd::daemon {
 struct RingOptions {
   std::string job;
   uint64_t generation = 0;
-  std::string key;                      // 32 bytes.
+  std::string key;  // 32 bytes.
   int node_index = 0;
-  int node_count = 0;                   // >= 2.
-  std::string right_address;            // host:port of node (node_index + 1) % node_count.
+  int node_count = 0;         // >= 2.
+  std::string right_address;  // host:port of node (node_index + 1) % node_count.
   absl::Duration connect_timeout = absl::Seconds(30);
 };
 
@@ -30,20 +30,22 @@ struct RingSockets {
   int left = -1;   // Dialled by the left neighbour.
 };
 
-// Listens on the node's data port and makes rings: for each generation one connection to the right neighbour (retried
-// with backoff) and one from the left.
+// Listens on the node's data port and makes rings: for each generation one connection to the right
+// neighbour (retried with backoff) and one from the left.
 //
-// Life: Create binds and listens; OpenRing any number of times; CloseRing forgets one that is not done yet.
-// Ownership: sockets pass to the callback. The event loop outlives it.
-// Thread-bound: the event loop's thread.
-// Failure: OpenRing's callback gets DEADLINE_EXCEEDED (names the neighbour and what is missing), UNAUTHENTICATED (wrong
-// key) or UNAVAILABLE. A connection that fails its handshake is dropped and logged; at most kMaxHandshakes (64) at once.
+// Life: Create binds and listens; OpenRing any number of times; CloseRing forgets one that is not
+// done yet. Ownership: sockets pass to the callback. The event loop outlives it. Thread-bound: the
+// event loop's thread. Failure: OpenRing's callback gets DEADLINE_EXCEEDED (names the neighbour and
+// what is missing), UNAUTHENTICATED (wrong key) or UNAVAILABLE. A connection that fails its
+// handshake is dropped and logged; at most kMaxHandshakes (64) at once.
 class DataPort {
  public:
   using RingDone = std::function<void(absl::StatusOr<RingSockets>)>;
 
-  // address: "host:port"; port 0 picks a free one.  UNAVAILABLE: can't bind (names address and cause).
-  static absl::StatusOr<std::unique_ptr<DataPort>> Create(EventLoop* loop, const std::string& address);
+  // address: "host:port"; port 0 picks a free one.  UNAVAILABLE: can't bind (names address and
+  // cause).
+  static absl::StatusOr<std::unique_ptr<DataPort>> Create(EventLoop* loop,
+                                                          const std::string& address);
   virtual ~DataPort() = default;
 
   virtual int port() const = 0;

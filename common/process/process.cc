@@ -1,0 +1,167 @@
+#include "common/process/process.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+namespace ringd {
+namespace {
+
+// Sources of the child's descriptors are moved above this before any is put in place, so that none
+// overwrites another.
+constexpr int kFirstTemporaryFd = 1000;
+
+class SpawnActions {
+ public:
+  SpawnActions() {
+    posix_spawn_file_actions_init(&actions_);
+    posix_spawnattr_init(&attributes_);
+  }
+  ~SpawnActions() {
+    posix_spawn_file_actions_destroy(&actions_);
+    posix_spawnattr_destroy(&attributes_);
+  }
+
+  void SetDescriptors(const std::map<int, int>& fds) {
+    int temporary = kFirstTemporaryFd;
+    for (const auto& [target, source] : fds)
+      posix_spawn_file_actions_adddup2(&actions_, source, temporary++);
+    for (int fd = 0; fd <= STDERR_FILENO; ++fd) {
+      if (fds.count(fd) == 0)
+        posix_spawn_file_actions_addopen(&actions_, fd, "/dev/null", O_RDWR, 0);
+    }
+    temporary = kFirstTemporaryFd;
+    int next = STDERR_FILENO + 1;
+    for (const auto& [target, source] : fds) {
+      posix_spawn_file_actions_adddup2(&actions_, temporary++, target);
+      next = std::max(next, target + 1);
+    }
+    // Descriptors between those named are close-on-exec throughout this code base.
+    posix_spawn_file_actions_addclosefrom_np(&actions_, next);
+  }
+
+  void SetAttributes(bool new_session) {
+    sigset_t none, all;
+    sigemptyset(&none);
+    sigfillset(&all);
+    posix_spawnattr_setsigmask(&attributes_, &none);
+    posix_spawnattr_setsigdefault(&attributes_, &all);
+    short flags = POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF;
+    if (new_session) flags |= POSIX_SPAWN_SETSID;
+    posix_spawnattr_setflags(&attributes_, flags);
+  }
+
+  const posix_spawn_file_actions_t* actions() const { return &actions_; }
+  const posix_spawnattr_t* attributes() const { return &attributes_; }
+
+ private:
+  posix_spawn_file_actions_t actions_;
+  posix_spawnattr_t attributes_;
+};
+
+std::vector<char*> Pointers(const std::vector<std::string>& words) {
+  std::vector<char*> pointers;
+  for (const std::string& word : words) pointers.push_back(const_cast<char*>(word.c_str()));
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+}  // namespace
+
+absl::StatusOr<Child> Spawn(const SpawnOptions& options) {
+  if (options.argv.empty()) return absl::InvalidArgumentError("spawn: no program");
+  const std::string& program = options.argv[0];
+  SpawnActions actions;
+  actions.SetDescriptors(options.fds);
+  actions.SetAttributes(options.new_session);
+  pid_t pid = 0;
+  const int rc = posix_spawn(&pid, program.c_str(), actions.actions(), actions.attributes(),
+                             Pointers(options.argv).data(), Pointers(options.environment).data());
+  if (rc == ENOENT || rc == EACCES)
+    return absl::NotFoundError(absl::StrCat(program, ": ", strerror(rc)));
+  if (rc != 0)
+    return absl::ResourceExhaustedError(absl::StrCat("can't start ", program, ": ", strerror(rc)));
+  Child child;
+  child.pid = pid;
+  child.pidfd.reset(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  return child;
+}
+
+absl::StatusOr<ExitStatus> WaitForExit(const Child& child, absl::Duration timeout) {
+  const absl::Time deadline = absl::Now() + timeout;
+  while (child.pidfd.valid()) {
+    pollfd entry{child.pidfd.get(), POLLIN, 0};
+    const int64_t left =
+        std::clamp<int64_t>(absl::ToInt64Milliseconds(deadline - absl::Now()), 0, INT_MAX);
+    const int rc =
+        poll(&entry, 1, timeout == absl::InfiniteDuration() ? -1 : static_cast<int>(left));
+    if (rc > 0) break;
+    if (rc == 0)
+      return absl::DeadlineExceededError(absl::StrCat("process ", child.pid, " still runs"));
+    if (errno != EINTR) return absl::InternalError(absl::StrCat("poll: ", strerror(errno)));
+  }
+  int status = 0;
+  pid_t reaped;
+  do {
+    reaped = waitpid(child.pid, &status, 0);
+  } while (reaped < 0 && errno == EINTR);
+  if (reaped < 0)
+    return absl::NotFoundError(absl::StrCat("process ", child.pid, ": ", strerror(errno)));
+  ExitStatus result;
+  if (WIFSIGNALED(status)) {
+    result.signal = WTERMSIG(status);
+  } else {
+    result.exit_code = WEXITSTATUS(status);
+  }
+  return result;
+}
+
+std::string SiblingProgram(const std::string& name) {
+  char path[PATH_MAX];
+  const ssize_t length = readlink("/proc/self/exe", path, sizeof(path));
+  if (length <= 0) return name;
+  const std::string self(path, length);
+  return absl::StrCat(self.substr(0, self.rfind('/')), "/", name);
+}
+
+void NotifySystemd(const std::string& state) {
+  const char* path = std::getenv("NOTIFY_SOCKET");
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path == nullptr || (path[0] != '/' && path[0] != '@') ||
+      strlen(path) >= sizeof(address.sun_path))
+    return;
+  strncpy(address.sun_path, path, sizeof(address.sun_path) - 1);
+  if (path[0] == '@') address.sun_path[0] = '\0';
+  UniqueFd fd(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + strlen(path));
+  sendto(fd.get(), state.data(), state.size(), MSG_NOSIGNAL, reinterpret_cast<sockaddr*>(&address),
+         length);
+}
+
+absl::Duration WatchdogInterval() {
+  const char* period = std::getenv("WATCHDOG_USEC");
+  const char* pid = std::getenv("WATCHDOG_PID");
+  int64_t micros = 0;
+  if (period == nullptr || !absl::SimpleAtoi(period, &micros) || micros <= 0)
+    return absl::ZeroDuration();
+  if (pid != nullptr && absl::StrCat(getpid()) != pid) return absl::ZeroDuration();
+  return absl::Microseconds(micros) / 2;
+}
+
+}  // namespace ringd

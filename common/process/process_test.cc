@@ -1,0 +1,88 @@
+#include "common/process/process.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <cstdlib>
+
+#include "absl/strings/str_cat.h"
+
+namespace ringd {
+namespace {
+
+std::string ReadAll(int fd) {
+  std::string text;
+  char buffer[256];
+  for (ssize_t n; (n = read(fd, buffer, sizeof(buffer))) > 0;) text.append(buffer, n);
+  return text;
+}
+
+TEST(ProcessTest, Spawn_DescriptorsSwapped_EachLandsInItsPlace) {
+  int a[2], b[2];
+  ASSERT_EQ(pipe2(a, O_CLOEXEC), 0);
+  ASSERT_EQ(pipe2(b, O_CLOEXEC), 0);
+  SpawnOptions options;
+  options.argv = {"/bin/sh", "-c", "printf one >&1; printf two >&5; ls /proc/self/fd | wc -l >&1"};
+  options.environment = {"PATH=/usr/bin:/bin"};
+  options.fds = {{1, a[1]}, {5, b[1]}};
+  auto child = Spawn(options);
+  ASSERT_TRUE(child.ok()) << child.status();
+  close(a[1]);
+  close(b[1]);
+  EXPECT_EQ(ReadAll(b[0]), "two");
+  EXPECT_EQ(ReadAll(a[0]).substr(0, 3), "one");
+  EXPECT_EQ(WaitForExit(*child, absl::Seconds(5))->exit_code, 0);
+  close(a[0]);
+  close(b[0]);
+}
+
+TEST(ProcessTest, Spawn_NoSuchProgram_IsNotFound) {
+  SpawnOptions options;
+  options.argv = {"/nowhere/program"};
+  EXPECT_EQ(Spawn(options).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST(ProcessTest, WaitForExit_Killed_TellsTheSignal) {
+  SpawnOptions options;
+  options.argv = {"/bin/sleep", "100"};
+  auto child = Spawn(options);
+  ASSERT_TRUE(child.ok());
+  EXPECT_EQ(WaitForExit(*child, absl::Milliseconds(10)).status().code(),
+            absl::StatusCode::kDeadlineExceeded);
+  kill(child->pid, SIGKILL);
+  EXPECT_EQ(WaitForExit(*child, absl::Seconds(5))->signal, SIGKILL);
+}
+
+TEST(ProcessTest, Spawn_ParentIgnoresSignals_ChildDoesNot) {
+  signal(SIGTERM, SIG_IGN);
+  SpawnOptions options;
+  options.argv = {"/bin/sleep", "100"};
+  auto child = Spawn(options);
+  signal(SIGTERM, SIG_DFL);
+  ASSERT_TRUE(child.ok());
+  kill(child->pid, SIGTERM);
+  EXPECT_EQ(WaitForExit(*child, absl::Seconds(5))->signal, SIGTERM);
+}
+
+TEST(ProcessTest, NotifySystemd_SocketNamed_SendsTheState) {
+  const std::string path = absl::StrCat("/tmp/ringd-notify-", getpid());
+  unlink(path.c_str());
+  UniqueFd fd(socket(AF_UNIX, SOCK_DGRAM, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+  ASSERT_EQ(bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  setenv("NOTIFY_SOCKET", path.c_str(), 1);
+  NotifySystemd("READY=1");
+  unsetenv("NOTIFY_SOCKET");
+  char buffer[32];
+  const ssize_t length = recv(fd.get(), buffer, sizeof(buffer), MSG_DONTWAIT);
+  EXPECT_EQ(std::string(buffer, std::max<ssize_t>(length, 0)), "READY=1");
+  unlink(path.c_str());
+}
+
+}  // namespace
+}  // namespace ringd
