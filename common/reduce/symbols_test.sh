@@ -1,5 +1,6 @@
 #!/bin/bash
-# Usage: symbols_test.sh ARCHIVE...   Fails if an object of theirs defines a weak symbol or has a static initialiser.
+# Usage: symbols_test.sh ARCHIVE...
+# Fails if an object of theirs defines a weak symbol or has a static initialiser.
 set -eu
 
 checked=0
@@ -10,7 +11,7 @@ for archive in "$@"; do
     exit 1
   fi
   if grep -E ' [VvWwu] |_GLOBAL__sub_I_' <<<"${symbols}" | grep -vE ' (__odr_asan|DW\.ref\.)'; then
-    echo "${archive}: the symbols above could end up in code for every CPU: make them static or forced inline" >&2
+    echo "${archive}: make the symbols above static or forced inline (see kernels-inl.h)" >&2
     exit 1
   fi
   checked=$((checked + 1))
