@@ -1,5 +1,7 @@
 // Reductions of integers with factors, for one target: plain loops that the compiler vectorises.
 // Part of kernels-inl.h: include nothing else from it.
+#ifndef RINGD_COMMON_REDUCE_INTEGER_SCALING_INL_H_
+#define RINGD_COMMON_REDUCE_INTEGER_SCALING_INL_H_
 
 // Truncates toward zero; saturates; 0 for NaN.
 template <typename T>
@@ -98,3 +100,5 @@ void ReduceScaledIntegers(const KernelArgs& args) {
     }
   }
 }
+
+#endif  // RINGD_COMMON_REDUCE_INTEGER_SCALING_INL_H_

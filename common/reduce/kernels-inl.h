@@ -6,6 +6,8 @@
 // weak symbol, of ours or of the standard library, could be the copy the linker keeps, and run on a
 // CPU without the instructions (symbols_test checks). So no standard headers with out-of-line
 // inline functions here. -ffp-contract=off keeps multiply and add apart, whatever the target.
+#ifndef RINGD_COMMON_REDUCE_KERNELS_INL_H_
+#define RINGD_COMMON_REDUCE_KERNELS_INL_H_
 
 #include <stddef.h>
 #include <stdint.h>
@@ -356,3 +358,5 @@ constexpr KernelTable RINGD_REDUCE_KERNELS = MakeTable();
 }  // namespace ringd::reduce_internal
 
 HWY_AFTER_NAMESPACE();
+
+#endif  // RINGD_COMMON_REDUCE_KERNELS_INL_H_

@@ -4,6 +4,8 @@
 // Each *Io type has: Acc, the accumulator of one step; kBytes, the bytes of a buffer that one step
 // covers; Load, Store and Stream of that many bytes; and MapAcc, which applies a function of
 // vectors to accumulators. Stream REQUIRES an address aligned to kBytes.
+#ifndef RINGD_COMMON_REDUCE_VECTOR_IO_INL_H_
+#define RINGD_COMMON_REDUCE_VECTOR_IO_INL_H_
 
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -171,3 +173,5 @@ struct Float16Io {
 #endif
   static HWY_INLINE void Store(Packed packed, uint8_t* to) { StoreBytes(packed, D16(), to); }
 };
+
+#endif  // RINGD_COMMON_REDUCE_VECTOR_IO_INL_H_
