@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sets ringd up on a bare Debian 12 or 13: packages, programs, wheel, .venv/. Run it again at any time: it does only
+# Sets ringd up on a bare Debian 12: packages, programs, wheel, .venv/. Run it again at any time: it does only
 # what is missing or changed.
 #
 #   RINGD_SETUP=minimal   the wheel in .venv/ and no framework
