@@ -138,7 +138,8 @@ def test_dependencies_point_one_way():
     breaches = []
     for path in tracked("BUILD", "*/BUILD"):
         code = "\n".join(line.split("#")[0] for line in lines(path))
-        breaches += arrow_breaches(path, re.findall(r'"//([^:"]+):', code))
+        code = re.sub(r"visibility = \[[^]]*\]", "", code)
+        breaches += arrow_breaches(path, re.findall(r'"//([^:"]+)[:"]', code))
     for path in cpp_files():
         includes = [re.match(r'#include "([^"]+)/[^/"]+"', line) for line in lines(path)]
         breaches += arrow_breaches(path, [match[1] for match in includes if match])
