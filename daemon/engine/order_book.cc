@@ -1,0 +1,344 @@
+#include "daemon/engine/order_book.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "daemon/collectives/mismatch.h"
+#include "proto/wire.h"
+
+namespace ringd::daemon {
+namespace {
+
+constexpr uint64_t kNever = ~uint64_t{0};
+
+// Operations of a channel between the slowest and the fastest local rank. A client has at most kSlotCount in flight;
+// only failed operations let a rank run further ahead, and none should fail that many.
+constexpr size_t kMaxEntries = 2 * arena::kSlotCount;
+
+// A plan that is registered again counts on from the next multiple: old and new operations never share a number.
+constexpr uint64_t kEditionStride = uint64_t{1} << 40;
+
+}  // namespace
+
+struct OrderBook::Entry {
+  std::vector<RequestPtr> requests;  // By local rank; empty until the first arrival.
+  int arrived = 0;
+  int first = 0;                     // Local rank that came first.
+  int64_t since_us = 0;
+  bool started = false;
+  std::shared_ptr<const Outcome> failure;
+};
+
+struct OrderBook::Channel {
+  uint32_t id = 0;
+  uint64_t base = 1;                 // Sequence of entries.front().
+  size_t cursor = 0;                 // Entries before it have started or failed.
+  std::deque<Entry> entries;
+  uint64_t failed_from = kNever;
+  std::shared_ptr<const Outcome> failure;
+
+  // Position of each rank. Own sequence: operations submitted.
+  std::vector<uint64_t> submitted;
+  // Plans: steps completed, and the buckets of the present one.
+  bool is_plan = false;
+  bool open = true;
+  uint64_t edition_base = 0;         // Sequence before the edition's first.
+  uint32_t bucket_count = 0;
+  struct Step {
+    uint64_t step = 0;
+    uint32_t count = 0;
+    std::vector<bool> done;
+  };
+  std::vector<Step> steps;
+
+  // First sequence that the rank has not submitted.
+  uint64_t FirstMissing(int local_rank) const {
+    if (!is_plan) return submitted[local_rank] + 1;
+    const Step& step = steps[local_rank];
+    const auto gap = std::find(step.done.begin(), step.done.end(), false) - step.done.begin();
+    return edition_base + step.step * bucket_count + static_cast<uint64_t>(gap) + 1;
+  }
+};
+
+OrderBook::OrderBook(const GroupLayout& layout)
+    : layout_(layout), local_count_(layout.local_count()), ended_(local_count_) {
+  OpenChannel(wire::ChannelId(0, 0));
+}
+
+OrderBook::~OrderBook() = default;
+
+OrderBook::Channel& OrderBook::OpenChannel(uint32_t channel) {
+  auto& place = channels_[channel];
+  if (place == nullptr) {
+    place = std::make_unique<Channel>();
+    place->id = channel;
+    place->submitted.resize(local_count_);
+    place->steps.resize(local_count_);
+  }
+  return *place;
+}
+
+void OrderBook::OpenPlan(uint32_t group, uint32_t plan, uint32_t bucket_count, Actions* actions) {
+  Channel& channel = OpenChannel(wire::ChannelId(group, plan));
+  if (channel.is_plan) {
+    ClosePlan(group, plan, actions);
+    channel.edition_base += kEditionStride;
+    channel.base = channel.edition_base + 1;
+    if (channel.failed_from <= channel.edition_base) {
+      channel.failed_from = kNever;
+      channel.failure = nullptr;
+    }
+  }
+  channel.is_plan = true;
+  channel.open = true;
+  channel.bucket_count = bucket_count;
+  for (auto& step : channel.steps) {
+    step = {};
+    step.done.resize(bucket_count);
+  }
+  if (all_failed_ != nullptr) FailFrom(&channel, channel.base, all_failed_, actions);
+  for (int rank = 0; rank < local_count_; ++rank) {
+    if (ended_[rank] != nullptr) EndRank(rank, *ended_[rank], actions);
+  }
+}
+
+void OrderBook::ClosePlan(uint32_t group, uint32_t plan, Actions* actions) {
+  const auto found = channels_.find(wire::ChannelId(group, plan));
+  if (found == channels_.end() || !found->second->open || !found->second->is_plan) return;
+  Channel& channel = *found->second;
+  const auto outcome = std::make_shared<Outcome>();
+  outcome->code = arena::Code::kMismatch;
+  outcome->message = absl::StrCat("plan ", plan, " was unregistered or registered again before all ranks had "
+                                  "submitted this bucket; wait for the step on every rank first");
+  FailFrom(&channel, channel.base, outcome, actions);
+  channel.entries.clear();
+  channel.cursor = 0;
+  channel.open = false;
+}
+
+bool OrderBook::IsPlanOpen(uint32_t group, uint32_t plan) const {
+  const auto found = channels_.find(wire::ChannelId(group, plan));
+  return found != channels_.end() && found->second->is_plan && found->second->open;
+}
+
+absl::Status OrderBook::NextSequence(Channel* channel, int local_rank, const Request& request,
+                                     uint64_t* sequence) {
+  if (request.operation != Operation::kPlanBucket) {
+    *sequence = ++channel->submitted[local_rank];
+    return absl::OkStatus();
+  }
+  Channel::Step& step = channel->steps[local_rank];
+  if (request.bucket >= channel->bucket_count) {
+    return absl::FailedPreconditionError(absl::StrCat("bucket ", request.bucket, " of plan ",
+                                                      request.plan_id, ": the plan has ",
+                                                      channel->bucket_count));
+  }
+  if (step.done[request.bucket]) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "bucket ", request.bucket, " of plan ", request.plan_id, " submitted twice in one step"));
+  }
+  *sequence = channel->edition_base + step.step * channel->bucket_count + request.bucket + 1;
+  step.done[request.bucket] = true;
+  if (++step.count == channel->bucket_count) {
+    step.done.assign(channel->bucket_count, false);
+    step.count = 0;
+    ++step.step;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status OrderBook::Submit(int local_rank, RequestPtr request, int64_t now_us, Actions* actions) {
+  const bool is_bucket = request->operation == Operation::kPlanBucket;
+  const auto found = channels_.find(wire::ChannelId(request->group, is_bucket ? request->plan_id : 0));
+  if (found == channels_.end() || !found->second->open) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("plan ", request->plan_id, " of group ", request->group, " is not registered"));
+  }
+  Channel& channel = *found->second;
+  uint64_t sequence = 0;
+  absl::Status status = NextSequence(&channel, local_rank, *request, &sequence);
+  if (!status.ok()) return status;
+  Arrive(&channel, sequence, local_rank, std::move(request), now_us, actions);
+  return absl::OkStatus();
+}
+
+OrderBook::Entry& OrderBook::EntryAt(Channel* channel, uint64_t sequence) {
+  const size_t index = sequence - channel->base;
+  if (index >= channel->entries.size()) channel->entries.resize(index + 1);
+  return channel->entries[index];
+}
+
+void OrderBook::Arrive(Channel* channel, uint64_t sequence, int local_rank, RequestPtr request,
+                       int64_t now_us, Actions* actions) {
+  ++pending_;
+  if (sequence < channel->failed_from && sequence - channel->base >= kMaxEntries) {
+    const auto outcome = std::make_shared<Outcome>();
+    outcome->code = arena::Code::kResourceExhausted;
+    outcome->message = absl::StrCat("the ranks of a node are ", kMaxEntries, " operations apart");
+    actions->push_back({Action::Kind::kAbortFrom, {channel->id, sequence}, {}, outcome});
+    FailFrom(channel, sequence, outcome, actions);
+  }
+  if (sequence >= channel->failed_from) return Tell(std::move(request), channel->failure, actions);
+  const OperationKey key{channel->id, sequence};
+  Entry& entry = EntryAt(channel, sequence);
+  ++entry.arrived;
+  if (entry.failure != nullptr) {
+    Tell(std::move(request), entry.failure, actions);
+    return StartReady(channel, actions);
+  }
+  if (entry.requests.empty()) {
+    entry.requests.resize(local_count_);
+    entry.first = local_rank;
+    entry.since_us = now_us;
+  }
+  entry.requests[local_rank] = std::move(request);
+  const Request& mine = *entry.requests[local_rank];
+  const Request& first = *entry.requests[entry.first];
+  auto outcome = std::make_shared<Outcome>();
+  outcome->rank = layout_.first_local_rank() + local_rank;
+  if (!mine.rejection.empty()) {
+    outcome->code = arena::Code::kInvalidArgument;
+    outcome->message = absl::StrCat("operation s.", sequence, ": rank ", outcome->rank, " called ",
+                                    DescribeRequest(mine), ": ", mine.rejection);
+  } else if (entry.arrived > 1 && !SameOperation(first, mine)) {
+    const int first_rank = layout_.first_local_rank() + entry.first;
+    outcome->code = arena::Code::kMismatch;
+    outcome->message = MismatchMessage(key, DescribeForRank(first, first_rank),
+                                       DescribeForRank(mine, outcome->rank));
+  }
+  if (!outcome->ok()) {
+    actions->push_back({Action::Kind::kAbort, key, {}, outcome});
+    FailEntry(&entry, outcome, actions);
+  }
+  StartReady(channel, actions);
+}
+
+void OrderBook::FailEntry(Entry* entry, std::shared_ptr<const Outcome> outcome, Actions* actions) {
+  if (entry->started || entry->failure != nullptr) return;
+  entry->failure = outcome;
+  for (RequestPtr& request : entry->requests) {
+    if (request != nullptr) Tell(std::move(request), outcome, actions);
+  }
+  entry->requests.clear();
+}
+
+void OrderBook::FailFrom(Channel* channel, uint64_t first, std::shared_ptr<const Outcome> outcome,
+                         Actions* actions) {
+  if (first >= channel->failed_from) return;
+  channel->failed_from = first;
+  channel->failure = outcome;
+  const size_t kept = first > channel->base ? first - channel->base : 0;
+  for (size_t i = kept; i < channel->entries.size(); ++i) {
+    FailEntry(&channel->entries[i], outcome, actions);
+  }
+  while (channel->entries.size() > std::max(kept, channel->cursor)) channel->entries.pop_back();
+}
+
+void OrderBook::StartReady(Channel* channel, Actions* actions) {
+  std::deque<Entry>& entries = channel->entries;
+  for (; channel->cursor < entries.size(); ++channel->cursor) {
+    Entry& entry = entries[channel->cursor];
+    if (entry.failure != nullptr) continue;
+    if (entry.arrived < local_count_) break;
+    entry.started = true;
+    pending_ -= entry.requests.size();
+    actions->push_back({Action::Kind::kStart,
+                        {channel->id, channel->base + channel->cursor},
+                        std::move(entry.requests),
+                        nullptr});
+    entry.requests.clear();
+  }
+  while (channel->cursor > 0 && !entries.empty() && entries.front().arrived == local_count_) {
+    entries.pop_front();
+    ++channel->base;
+    --channel->cursor;
+  }
+}
+
+void OrderBook::Tell(RequestPtr request, std::shared_ptr<const Outcome> outcome, Actions* actions) {
+  --pending_;
+  Action action;
+  action.kind = Action::Kind::kTell;
+  action.outcome = std::move(outcome);
+  action.requests.push_back(std::move(request));
+  actions->push_back(std::move(action));
+}
+
+std::shared_ptr<const Outcome> OrderBook::EndOutcome(const Channel& channel, int local_rank,
+                                                     const Outcome& outcome) const {
+  auto full = std::make_shared<Outcome>(outcome);
+  if (full->rank < 0) full->rank = layout_.first_local_rank() + local_rank;
+  if (full->node.empty()) full->node = layout_.nodes[layout_.node_index].name;
+  if (!full->message.empty()) return full;
+  const uint64_t next = channel.FirstMissing(local_rank) - channel.edition_base;
+  if (full->signal != 0) {
+    full->message = absl::StrCat("rank ", full->rank, " (node ", full->node,
+                                 ") was killed by signal ", full->signal);
+  } else if (full->exit_code > 0) {
+    full->message = absl::StrCat("rank ", full->rank, " (node ", full->node,
+                                 ") exited with code ", full->exit_code);
+  } else {
+    full->message = absl::StrCat(
+        "rank ", full->rank, " has finished after ", next - 1, " operations, s.", next,
+        channel.is_plan ? absl::StrCat(" of plan ", channel.id & 0xffff) : "", " is pending");
+  }
+  return full;
+}
+
+void OrderBook::EndRank(int local_rank, const Outcome& outcome, Actions* actions) {
+  if (ended_[local_rank] == nullptr) ended_[local_rank] = std::make_shared<Outcome>(outcome);
+  for (auto& [id, channel] : channels_) {
+    if (!channel->open) continue;
+    const uint64_t first = channel->FirstMissing(local_rank);
+    if (first >= channel->failed_from) continue;
+    const auto full = EndOutcome(*channel, local_rank, outcome);
+    actions->push_back({Action::Kind::kAbortFrom, {id, first}, {}, full});
+    FailFrom(channel.get(), first, full, actions);
+  }
+}
+
+void OrderBook::FailByPeer(OperationKey key, bool from, const Outcome& outcome, Actions* actions) {
+  // A peer may speak of a plan whose registration is not over here: it is kept for then.
+  const bool is_known = channels_.contains(key.channel);
+  if (!is_known && !from) return;
+  Channel& channel = OpenChannel(key.channel);
+  if (!is_known) channel.open = false;
+  const auto shared = std::make_shared<Outcome>(outcome);
+  if (key.sequence <= channel.edition_base) return;
+  if (from) return FailFrom(&channel, key.sequence, shared, actions);
+  if (key.sequence < channel.base || key.sequence >= channel.failed_from) return;
+  if (key.sequence - channel.base >= kMaxEntries) return;
+  FailEntry(&EntryAt(&channel, key.sequence), shared, actions);
+  StartReady(&channel, actions);
+}
+
+void OrderBook::FailAll(const Outcome& outcome, Actions* actions) {
+  if (all_failed_ != nullptr) return;
+  all_failed_ = std::make_shared<Outcome>(outcome);
+  for (auto& [id, channel] : channels_) FailFrom(channel.get(), 1, all_failed_, actions);
+}
+
+std::vector<Waiting> OrderBook::WaitingSince(int64_t before_us, size_t limit) const {
+  std::vector<Waiting> result;
+  for (const auto& [id, channel] : channels_) {
+    for (size_t i = 0; i < channel->entries.size() && result.size() < limit; ++i) {
+      const Entry& entry = channel->entries[i];
+      if (entry.requests.empty() || entry.since_us > before_us) continue;
+      if (entry.arrived == local_count_) continue;
+      Waiting waiting{{id, channel->base + i}, entry.since_us, DescribeRequest(*entry.requests[entry.first]), {}, {}};
+      for (int rank = 0; rank < local_count_; ++rank) {
+        (entry.requests[rank] != nullptr ? waiting.present : waiting.missing).push_back(rank);
+      }
+      result.push_back(std::move(waiting));
+    }
+  }
+  return result;
+}
+
+uint64_t OrderBook::SubmittedBy(int local_rank) const {
+  return channels_.at(wire::ChannelId(0, 0))->submitted[local_rank];
+}
+
+}  // namespace ringd::daemon

@@ -1,0 +1,70 @@
+// One rank's part of a collective operation, after its descriptor was found good.
+#ifndef RINGD_DAEMON_ENGINE_REQUEST_H_
+#define RINGD_DAEMON_ENGINE_REQUEST_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/base/types.h"
+#include "common/reduce/reduce.h"
+#include "daemon/collectives/communicator.h"
+#include "daemon/engine/plan.h"
+#include "proto/arena.h"
+
+namespace ringd::daemon {
+
+class Client;
+
+struct Request {
+  Client* client = nullptr;    // Whose slot is told; it outlives the request. Null in tests of the order alone.
+  uint32_t slot = 0;
+  uint32_t number = 0;
+
+  Operation operation = Operation::kInvalid;
+  DType dtype = DType::kInvalid;
+  Reduction reduction = Reduction::kNone;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  int root = 0;
+  uint64_t count = 0;            // Elements at the input.
+  std::vector<uint64_t> counts;  // As arena::Meta says; empty: the same for every rank.
+  RankBuffer buffer;
+  uint64_t signature = 0;
+  uint32_t group = 0;
+  uint32_t tag = 0;
+  uint32_t plan_id = 0;              // Plan operations; else 0.
+  uint32_t bucket = 0;               // kPlanBucket.
+  std::shared_ptr<const Plan> plan;  // kPlanRegister, kPlanBucket.
+
+  // For messages.
+  std::vector<int64_t> shape;
+  std::string name;
+  std::string site;
+
+  // Not empty: the operation makes no sense, though its descriptor is sound. It takes its place in the sequence and
+  // fails for all ranks.
+  std::string rejection;
+};
+
+// "allreduce float32[10] sum", with root, scales, tag, name and call site where they matter.
+std::string DescribeRequest(const Request& request);
+
+// Collective::description: "rank 3: " and the above, or the plan's canonical text.
+std::string DescribeForRank(const Request& request, int rank);
+
+// Whether both ask for the same operation: everything that decides what is computed, and the clients' signatures.
+bool SameOperation(const Request& a, const Request& b);
+
+// The collective of requests that are the same operation, by local rank. with_description: for other nodes to compare.
+std::shared_ptr<const Collective> MakeCollective(
+    const std::vector<std::unique_ptr<Request>>& requests, const GroupLayout& layout,
+    bool with_description);
+
+// Bytes that the operation reduces for each rank: a counter.
+uint64_t ReducedBytes(const Request& request);
+
+}  // namespace ringd::daemon
+
+#endif  // RINGD_DAEMON_ENGINE_REQUEST_H_
