@@ -1,4 +1,5 @@
-// Collectives of one node, carried out plainly on the engine's thread: the reference for every other communicator.
+// Collectives of one node, carried out plainly on the engine's thread: the reference for every
+// other communicator.
 #ifndef RINGD_DAEMON_COLLECTIVES_LOOPBACK_H_
 #define RINGD_DAEMON_COLLECTIVES_LOOPBACK_H_
 

@@ -93,7 +93,9 @@ std::string PlanDifference(const Described& first, const Described& second) {
   return absl::StrCat(first.rank, " has ", a.headline, ", ", second.rank, " has ", b.headline);
 }
 
-bool IsPlan(absl::string_view text) { return absl::StartsWith(text, "plan ") && absl::StrContains(text, '\n'); }
+bool IsPlan(absl::string_view text) {
+  return absl::StartsWith(text, "plan ") && absl::StrContains(text, '\n');
+}
 
 absl::string_view Headline(absl::string_view text) {
   return text.substr(0, text.find('\n')).substr(0, kMaxMessageSignatureBytes);
@@ -104,10 +106,10 @@ absl::string_view Headline(absl::string_view text) {
 std::string MismatchMessage(OperationKey key, absl::string_view first, absl::string_view second) {
   const Described a = SplitRank(first);
   const Described b = SplitRank(second);
-  const std::string operation =
-      absl::StrCat("operation s.", key.sequence,
-                   (key.channel & 0xffff) == 0 ? "" : absl::StrCat(" of plan ", key.channel & 0xffff),
-                   " is not the same on all ranks: ");
+  const std::string operation = absl::StrCat(
+      "operation s.", key.sequence,
+      (key.channel & 0xffff) == 0 ? "" : absl::StrCat(" of plan ", key.channel & 0xffff),
+      " is not the same on all ranks: ");
   if (IsPlan(a.text) && IsPlan(b.text)) return absl::StrCat(operation, PlanDifference(a, b));
   std::string message = absl::StrCat(operation, a.rank, " called ", Headline(a.text), ", ", b.rank,
                                      " called ", Headline(b.text));

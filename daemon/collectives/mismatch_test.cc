@@ -46,18 +46,21 @@ TEST(MismatchMessageTest, Plan_OtherShapeDtypeBucketOffset_NamesTensorAndBothVal
             std::string(kPrefix) + "tensor b: rank 0 has float32[4], rank 1 has float32[2, 2]");
   EXPECT_EQ(message("tensor\tb\tfloat16[4]\t1\t0\n"),
             std::string(kPrefix) + "tensor b: rank 0 has float32[4], rank 1 has float16[4]");
-  EXPECT_EQ(message("tensor\tb\tfloat32[4]\t0\t0\n"),
-            std::string(kPrefix) + "tensor b: rank 0 has it in bucket 1, rank 1 has it in bucket 0");
-  EXPECT_EQ(message("tensor\tb\tfloat32[4]\t1\t8\n"),
-            std::string(kPrefix) + "tensor b: rank 0 has it at element 0, rank 1 has it at element 8");
+  EXPECT_EQ(
+      message("tensor\tb\tfloat32[4]\t0\t0\n"),
+      std::string(kPrefix) + "tensor b: rank 0 has it in bucket 1, rank 1 has it in bucket 0");
+  EXPECT_EQ(
+      message("tensor\tb\tfloat32[4]\t1\t8\n"),
+      std::string(kPrefix) + "tensor b: rank 0 has it at element 0, rank 1 has it at element 8");
 }
 
 TEST(MismatchMessageTest, Plan_OtherBucket_NamesBothValues) {
   const std::string tensors = std::string(kA) + kB;
   std::string other = Plan("1", tensors);
   other.replace(other.find("[4] sum"), 7, "[4] max");
-  EXPECT_EQ(MismatchMessage({0, 2}, Plan("0", tensors), other),
-            std::string(kPrefix) + "bucket 1: rank 0 has float32[4] sum, rank 1 has float32[4] max");
+  EXPECT_EQ(
+      MismatchMessage({0, 2}, Plan("0", tensors), other),
+      std::string(kPrefix) + "bucket 1: rank 0 has float32[4] sum, rank 1 has float32[4] max");
 }
 
 TEST(MismatchMessageTest, PlanAgainstOperation_ShowsHeadlineOnly) {

@@ -16,7 +16,8 @@ namespace ringd::daemon {
 namespace {
 
 constexpr arena::Offsets kOffsets = arena::SegmentOffsets();
-constexpr uint64_t kMaxSegmentBytes = uint64_t{1} << 47;  // What an offset can name, with room to add.
+constexpr uint64_t kMaxSegmentBytes = uint64_t{1}
+                                      << 47;  // What an offset can name, with room to add.
 
 template <size_t N>
 void CopyText(const std::string& text, char (&out)[N]) {
@@ -31,7 +32,8 @@ absl::Status CheckHeader(const arena::ArenaHeader& header, uint64_t bytes) {
       header.header_bytes == arena::kHeaderBytes && header.segment_bytes == bytes &&
       header.queue_offset == kOffsets.queue && header.slots_offset == kOffsets.slots &&
       header.errors_offset == kOffsets.errors && header.slab_offset == kOffsets.slab &&
-      header.slot_count == arena::kSlotCount && header.error_record_count == arena::kErrorRecordCount;
+      header.slot_count == arena::kSlotCount &&
+      header.error_record_count == arena::kErrorRecordCount;
   if (as_agreed) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("the arena's header is not that of layout ", arena::kLayoutVersion,
@@ -41,7 +43,8 @@ absl::Status CheckHeader(const arena::ArenaHeader& header, uint64_t bytes) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ArenaView>> ArenaView::Map(UniqueFd fd, uint64_t bytes) {
-  if (bytes <= kOffsets.slab) return absl::InvalidArgumentError("the arena's first segment is too small");
+  if (bytes <= kOffsets.slab)
+    return absl::InvalidArgumentError("the arena's first segment is too small");
   std::unique_ptr<ArenaView> view(new ArenaView);
   absl::Status status = view->MapSegment(std::move(fd), bytes, kOffsets.slab);
   if (status.ok()) status = CheckHeader(*view->header(), bytes);
@@ -62,14 +65,16 @@ absl::Status ArenaView::AddSegment(uint32_t index, UniqueFd fd, uint64_t bytes) 
         absl::StrCat("segment ", index, " out of turn: the next is ", segments_.size()));
   }
   if (index >= arena::kMaxSegments) {
-    return absl::ResourceExhaustedError(absl::StrCat("an arena has at most ", arena::kMaxSegments, " segments"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("an arena has at most ", arena::kMaxSegments, " segments"));
   }
   return MapSegment(std::move(fd), bytes, 0);
 }
 
 absl::Status ArenaView::MapSegment(UniqueFd fd, uint64_t bytes, uint64_t first) {
   if (bytes == 0 || bytes > kMaxSegmentBytes || CheckSealedMemory(fd.get(), bytes) != 0) {
-    return absl::InvalidArgumentError("the arena's segment is not a sealed memfd of the size given");
+    return absl::InvalidArgumentError(
+        "the arena's segment is not a sealed memfd of the size given");
   }
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (data == MAP_FAILED) {
@@ -99,7 +104,8 @@ std::byte* ArenaView::Resolve(arena::Ref ref, uint64_t bytes, uint64_t alignment
   const uint64_t offset = arena::RefOffset(ref);
   if (index >= segments_.size()) return nullptr;
   const Segment& segment = segments_[index];
-  if (offset < segment.first || offset > segment.bytes || bytes > segment.bytes - offset) return nullptr;
+  if (offset < segment.first || offset > segment.bytes || bytes > segment.bytes - offset)
+    return nullptr;
   if ((offset & (alignment - 1)) != 0) return nullptr;
   return segment.data + offset;
 }
@@ -108,7 +114,8 @@ uint64_t ArenaView::head() const { return header()->head.load(std::memory_order_
 
 arena::Descriptor ArenaView::ReadDescriptor(uint64_t index) const {
   arena::Descriptor copy;
-  std::memcpy(&copy, segments_[0].data + kOffsets.queue + (index % arena::kSlotCount) * sizeof(copy),
+  std::memcpy(&copy,
+              segments_[0].data + kOffsets.queue + (index % arena::kSlotCount) * sizeof(copy),
               sizeof(copy));
   // The copy is what is validated and used: the compiler must not read the client's memory again.
   asm volatile("" : : "r"(&copy) : "memory");
@@ -167,7 +174,8 @@ void ArenaView::Poison(const Outcome& outcome) {
 
 void ArenaView::CountOperation(uint64_t bytes_reduced) {
   header()->operations.fetch_add(1, std::memory_order_relaxed);
-  if (bytes_reduced > 0) header()->bytes_reduced.fetch_add(bytes_reduced, std::memory_order_relaxed);
+  if (bytes_reduced > 0)
+    header()->bytes_reduced.fetch_add(bytes_reduced, std::memory_order_relaxed);
 }
 
 void ArenaView::CountStall() { header()->stalls.fetch_add(1, std::memory_order_relaxed); }

@@ -1,4 +1,5 @@
-// The daemon's side of one client's arena: its mappings, and the only code that reads or writes them as structures.
+// The daemon's side of one client's arena: its mappings, and the only code that reads or writes
+// them as structures.
 #ifndef RINGD_DAEMON_ENGINE_ARENA_VIEW_H_
 #define RINGD_DAEMON_ENGINE_ARENA_VIEW_H_
 
@@ -16,16 +17,17 @@
 
 namespace ringd::daemon {
 
-// Maps the segments, checks every place that a client names, copies before it reads, and writes results.
+// Maps the segments, checks every place that a client names, copies before it reads, and writes
+// results.
 //
-// Life: Map takes segment 0, AddSegment the others in order; the destructor unmaps. Nothing may use the memory then.
-// Thread-bound: the engine's thread; the tensors themselves are used by the reduction's threads too.
-// Failure: what a client did wrong is a status or null; nothing here trusts the memory. bad() tells that a page was
-// missing and that zeros were put in its place.
+// Life: Map takes segment 0, AddSegment the others in order; the destructor unmaps. Nothing may use
+// the memory then. Thread-bound: the engine's thread; the tensors themselves are used by the
+// reduction's threads too. Failure: what a client did wrong is a status or null; nothing here
+// trusts the memory. bad() tells that a page was missing and that zeros were put in its place.
 class ArenaView {
  public:
-  // INVALID_ARGUMENT: not a sealed memfd of that size, too small, or the header differs from proto/arena.h.
-  // RESOURCE_EXHAUSTED: no address space, or too many segments on this daemon.
+  // INVALID_ARGUMENT: not a sealed memfd of that size, too small, or the header differs from
+  // proto/arena.h. RESOURCE_EXHAUSTED: no address space, or too many segments on this daemon.
   static absl::StatusOr<std::unique_ptr<ArenaView>> Map(UniqueFd fd, uint64_t bytes);
   ~ArenaView();
   ArenaView(const ArenaView&) = delete;
@@ -34,7 +36,8 @@ class ArenaView {
   // INVALID_ARGUMENT: index is not the next one, or not a sealed memfd.
   absl::Status AddSegment(uint32_t index, UniqueFd fd, uint64_t bytes);
 
-  // Where `bytes` bytes at `ref` lie; null unless they are in the slab of a segment and aligned. alignment: power of two.
+  // Where `bytes` bytes at `ref` lie; null unless they are in the slab of a segment and aligned.
+  // alignment: power of two.
   std::byte* Resolve(arena::Ref ref, uint64_t bytes, uint64_t alignment) const;
 
   // Descriptors that the client has published so far; one load, seq_cst.
@@ -46,9 +49,11 @@ class ArenaView {
   void SetConstants(uint64_t incarnation, uint64_t generation);
   uint32_t SlotWord(uint32_t slot) const;
 
-  // Tells the slot: operation `number` is over. Writes an error record when it failed. REQUIRES: slot < kSlotCount.
+  // Tells the slot: operation `number` is over. Writes an error record when it failed. REQUIRES:
+  // slot < kSlotCount.
   void Complete(uint32_t slot, uint32_t number, const Outcome& outcome);
-  // Every pending and later operation of the arena has failed; wakes all. Once: later calls do nothing.
+  // Every pending and later operation of the arena has failed; wakes all. Once: later calls do
+  // nothing.
   void Poison(const Outcome& outcome);
   bool poisoned() const { return poisoned_; }
 

@@ -14,7 +14,10 @@ constexpr uint64_t kMaxPlanBytes = 256u << 20;
 }  // namespace
 
 Client::Client(const ClientIdentity& identity, std::unique_ptr<ArenaView> view, UniqueFd doorbell)
-    : identity_(identity), view_(std::move(view)), doorbell_(std::move(doorbell)), busy_slots_(arena::kSlotCount) {
+    : identity_(identity),
+      view_(std::move(view)),
+      doorbell_(std::move(doorbell)),
+      busy_slots_(arena::kSlotCount) {
   view_->SetConstants(identity.incarnation, identity.generation);
 }
 
@@ -49,7 +52,8 @@ absl::Status Client::Take(const arena::Descriptor& descriptor, const Sink& sink)
   const DescriptorContext context{view_.get(), identity_.rank, identity_.size, serial_, &plans_};
   absl::Status status = CheckDescriptor(descriptor, context);
   if (!status.ok()) return status;
-  if (busy_slots_[descriptor.slot]) return absl::InvalidArgumentError("bad descriptor: its slot is in use");
+  if (busy_slots_[descriptor.slot])
+    return absl::InvalidArgumentError("bad descriptor: its slot is in use");
   ++serial_;
   if (descriptor.operation == Operation::kNoop) {
     view_->Complete(descriptor.slot, descriptor.number, Outcome{});
@@ -89,11 +93,14 @@ absl::Status Client::KeepPlan(const Request& request) {
   const uint64_t bytes = request.plan->canonical_text().size();
   const bool is_new = !plans_.contains(request.plan_id) && !new_plans_.contains(request.plan_id);
   if (!is_new) {
-    return absl::InvalidArgumentError(absl::StrCat("plan ", request.plan_id, " is registered already"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("plan ", request.plan_id, " is registered already"));
   }
-  if (plans_.size() + new_plans_.size() >= arena::kMaxPlansPerClient || plan_bytes_ + bytes > kMaxPlanBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("a client has at most ", arena::kMaxPlansPerClient,
-                                                   " plans of together ", kMaxPlanBytes, " bytes"));
+  if (plans_.size() + new_plans_.size() >= arena::kMaxPlansPerClient ||
+      plan_bytes_ + bytes > kMaxPlanBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("a client has at most ",
+                                                   arena::kMaxPlansPerClient, " plans of together ",
+                                                   kMaxPlanBytes, " bytes"));
   }
   plan_bytes_ += bytes;
   new_plans_[request.plan_id] = request.plan;

@@ -20,23 +20,23 @@ namespace ringd::daemon {
 // Who a client is.
 struct ClientIdentity {
   int local_rank = 0;
-  int rank = 0;             // In the group.
-  int size = 0;             // Of the group.
-  uint64_t arena = 0;       // The worker's number of it.
+  int rank = 0;        // In the group.
+  int size = 0;        // Of the group.
+  uint64_t arena = 0;  // The worker's number of it.
   uint64_t generation = 0;
   uint64_t incarnation = 0;
 };
 
 // Reads the submission queue and tells the slots.
 //
-// Life: made with segment 0; lives until Detach or the job's end, and while requests of it are unfinished.
-// Ownership: owns mapping, doorbell and pidfd.
-// Thread-bound: the engine's thread.
-// Failure: a bad descriptor poisons the arena; Drain returns why. After that every submission is answered with the
-// poison's outcome.
+// Life: made with segment 0; lives until Detach or the job's end, and while requests of it are
+// unfinished. Ownership: owns mapping, doorbell and pidfd. Thread-bound: the engine's thread.
+// Failure: a bad descriptor poisons the arena; Drain returns why. After that every submission is
+// answered with the poison's outcome.
 class Client {
  public:
-  // Gets each good request in the client's order. A status other than OK: the client has broken its protocol.
+  // Gets each good request in the client's order. A status other than OK: the client has broken its
+  // protocol.
   using Sink = std::function<absl::Status(std::unique_ptr<Request>)>;
 
   Client(const ClientIdentity& identity, std::unique_ptr<ArenaView> view, UniqueFd doorbell);
@@ -53,8 +53,8 @@ class Client {
 
   // Whether the client has published something that Drain has not read.
   bool HasWork() const { return view_->head() != tail_; }
-  // Reads at most `budget` descriptors; *read counts them.  INVALID_ARGUMENT: the client has broken its protocol; the
-  // caller poisons it.
+  // Reads at most `budget` descriptors; *read counts them.  INVALID_ARGUMENT: the client has broken
+  // its protocol; the caller poisons it.
   absl::Status Drain(size_t budget, const Sink& sink, size_t* read);
 
   // The request is over: tells its slot. A plan that was registered is usable from now on.

@@ -13,7 +13,8 @@
 namespace ringd::daemon {
 namespace {
 
-constexpr uint64_t kMaxElements = uint64_t{1} << 47;  // Times the largest element it still is a sum of 64 bits.
+constexpr uint64_t kMaxElements = uint64_t{1}
+                                  << 47;  // Times the largest element it still is a sum of 64 bits.
 constexpr uint16_t kKnownFlags = arena::kFlagNamed | arena::kFlagBeside | arena::kFlagReproducible;
 
 absl::Status Bad(absl::string_view what) {
@@ -42,7 +43,8 @@ bool IsCarriedOut(Operation operation) {
 }
 
 // Copies the meta record out of the arena. Empty without one.
-absl::StatusOr<std::vector<char>> CopyMeta(const arena::Descriptor& descriptor, const ArenaView& view) {
+absl::StatusOr<std::vector<char>> CopyMeta(const arena::Descriptor& descriptor,
+                                           const ArenaView& view) {
   std::vector<char> record;
   if (descriptor.meta == arena::kNullRef) {
     if (descriptor.meta_bytes != 0) return Bad("meta_bytes without meta");
@@ -141,7 +143,8 @@ Sizes AlltoallSizes(const Request& request, const DescriptorContext& context) {
   return sizes;
 }
 
-// Elements at the input and at the output. Sets `rejection` where count and counts don't fit each other.
+// Elements at the input and at the output. Sets `rejection` where count and counts don't fit each
+// other.
 Sizes SizesOf(const DescriptorContext& context, Request* request) {
   const auto size = static_cast<uint64_t>(context.size);
   const uint64_t count = request->count;
@@ -157,8 +160,8 @@ Sizes SizesOf(const DescriptorContext& context, Request* request) {
     if (request->operation == Operation::kAllgather) {
       if (__builtin_mul_overflow(count, size, &sizes.output)) sizes.output = ~uint64_t{0};
     } else if (count % size != 0) {
-      request->rejection = absl::StrCat(count, " elements can't be split evenly over ", size,
-                                        " ranks; pass counts");
+      request->rejection =
+          absl::StrCat(count, " elements can't be split evenly over ", size, " ranks; pass counts");
     } else if (!is_matrix) {
       sizes.output = count / size;
     }
@@ -177,7 +180,8 @@ Sizes SizesOf(const DescriptorContext& context, Request* request) {
     sizes = {Sum(request->counts), mine};
   }
   if (sizes.input != count) {
-    request->rejection = absl::StrCat("its input has ", count, " elements, its counts say ", sizes.input);
+    request->rejection =
+        absl::StrCat("its input has ", count, " elements, its counts say ", sizes.input);
   }
   return sizes;
 }
@@ -188,7 +192,8 @@ void CheckMeaning(const DescriptorContext& context, Request* request) {
                                       DTypeName(request->dtype));
   } else if (request->operation == Operation::kBroadcast &&
              (request->root < 0 || request->root >= context.size)) {
-    request->rejection = absl::StrCat("root ", request->root, " is not one of the ", context.size, " ranks");
+    request->rejection =
+        absl::StrCat("root ", request->root, " is not one of the ", context.size, " ranks");
   } else if (!IsCarriedOut(request->operation)) {
     request->rejection = "this daemon does not carry out that operation";
   } else if (std::isnan(request->prescale) || std::isnan(request->postscale)) {
@@ -196,7 +201,8 @@ void CheckMeaning(const DescriptorContext& context, Request* request) {
   }
 }
 
-absl::Status MakeData(const arena::Descriptor& descriptor, const DescriptorContext& context, Request* request) {
+absl::Status MakeData(const arena::Descriptor& descriptor, const DescriptorContext& context,
+                      Request* request) {
   if (DTypeBytes(request->dtype) == 0) return Bad("dtype");
   if (request->count > kMaxElements) return Bad("count out of range");
   CheckMeaning(context, request);
@@ -207,7 +213,8 @@ absl::Status MakeData(const arena::Descriptor& descriptor, const DescriptorConte
                         *context.arena, request);
 }
 
-absl::Status MakePlanRegister(const std::vector<char>& record, const DescriptorContext& context, Request* request) {
+absl::Status MakePlanRegister(const std::vector<char>& record, const DescriptorContext& context,
+                              Request* request) {
   absl::StatusOr<std::shared_ptr<const Plan>> plan = Plan::Parse(record);
   if (!plan.ok()) return plan.status();
   if ((*plan)->id() != request->plan_id) return Bad("root is not the plan's id");
@@ -224,7 +231,8 @@ absl::Status MakePlanRegister(const std::vector<char>& record, const DescriptorC
 
 absl::Status MakePlanBucket(const DescriptorContext& context, Request* request) {
   const auto found = context.plans->find(request->plan_id);
-  if (found == context.plans->end()) return Bad(absl::StrCat("plan ", request->plan_id, " is not registered"));
+  if (found == context.plans->end())
+    return Bad(absl::StrCat("plan ", request->plan_id, " is not registered"));
   const auto& buckets = found->second->buckets();
   if (request->bucket >= buckets.size()) return Bad("bucket out of range");
   const arena::PlanBucket& bucket = buckets[request->bucket];
@@ -235,7 +243,8 @@ absl::Status MakePlanBucket(const DescriptorContext& context, Request* request) 
   request->postscale = bucket.postscale;
   request->count = bucket.count;
   request->shape = {static_cast<int64_t>(bucket.count)};
-  return ResolveBuffers(bucket.input, bucket.count, bucket.output, bucket.count, *context.arena, request);
+  return ResolveBuffers(bucket.input, bucket.count, bucket.output, bucket.count, *context.arena,
+                        request);
 }
 
 void SetInlineShape(const arena::Descriptor& descriptor, Request* request) {
@@ -245,7 +254,8 @@ void SetInlineShape(const arena::Descriptor& descriptor, Request* request) {
 
 }  // namespace
 
-absl::Status CheckDescriptor(const arena::Descriptor& descriptor, const DescriptorContext& context) {
+absl::Status CheckDescriptor(const arena::Descriptor& descriptor,
+                             const DescriptorContext& context) {
   if (descriptor.size != sizeof(descriptor)) return Bad("size");
   if (descriptor.version != arena::kLayoutVersion) return Bad("version");
   if (!IsKnown(descriptor.operation)) return Bad("operation");

@@ -17,21 +17,22 @@ namespace ringd::daemon {
 // What a descriptor is judged against.
 struct DescriptorContext {
   const ArenaView* arena = nullptr;
-  int rank = 0;          // In the group.
-  int size = 0;          // Ranks of the group.
-  uint64_t serial = 0;   // That the next descriptor must have.
+  int rank = 0;         // In the group.
+  int size = 0;         // Ranks of the group.
+  uint64_t serial = 0;  // That the next descriptor must have.
   // The client's plans that all ranks have agreed on.
   const std::map<uint32_t, std::shared_ptr<const Plan>>* plans = nullptr;
 };
 
-// Whether the parts are sound that don't depend on the operation: size, version, enumerations, flags, serial, slot and
-// number. INVALID_ARGUMENT names the field.
+// Whether the parts are sound that don't depend on the operation: size, version, enumerations,
+// flags, serial, slot and number. INVALID_ARGUMENT names the field.
 absl::Status CheckDescriptor(const arena::Descriptor& descriptor, const DescriptorContext& context);
 
 // The request of a descriptor that CheckDescriptor found good. Request::client is left null.
-// INVALID_ARGUMENT: memory outside the arena, unaligned or overlapping, a meta record that doesn't add up, a plan that
-// isn't there: the client has broken its protocol. Mistakes that a program can make through the client library (an
-// average of bools, a root outside the group) are Request::rejection instead.
+// INVALID_ARGUMENT: memory outside the arena, unaligned or overlapping, a meta record that doesn't
+// add up, a plan that isn't there: the client has broken its protocol. Mistakes that a program can
+// make through the client library (an average of bools, a root outside the group) are
+// Request::rejection instead.
 absl::StatusOr<std::unique_ptr<Request>> MakeRequest(const arena::Descriptor& descriptor,
                                                      const DescriptorContext& context);
 

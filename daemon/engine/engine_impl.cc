@@ -15,16 +15,17 @@
 namespace ringd::daemon {
 namespace {
 
-// Idle: pause, then yield, then sleep. Pausing longer costs far more than it gains once runnable threads outnumber the
-// cores; a yield that took long says that they do.
+// Idle: pause, then yield, then sleep. Pausing longer costs far more than it gains once runnable
+// threads outnumber the cores; a yield that took long says that they do.
 constexpr int64_t kPauseUs = 2;
 constexpr int64_t kYieldUs = 150;
 constexpr int64_t kLongYieldUs = 50;
-constexpr uint32_t kBusyRoundsPerPoll = 16;           // Rounds with work between two looks at the descriptors.
-constexpr int64_t kCheckIntervalUs = 1'000'000;       // Stalls.
+constexpr uint32_t kBusyRoundsPerPoll =
+    16;  // Rounds with work between two looks at the descriptors.
+constexpr int64_t kCheckIntervalUs = 1'000'000;  // Stalls.
 constexpr absl::Duration kBackstop = absl::Seconds(1);
-constexpr int64_t kLateDoorbellUs = 2'000;            // From a publication to its doorbell, at most.
-constexpr int64_t kStopUs = 2 * 1'000'000;            // For operations in flight to let go of their buffers.
+constexpr int64_t kLateDoorbellUs = 2'000;  // From a publication to its doorbell, at most.
+constexpr int64_t kStopUs = 2 * 1'000'000;  // For operations in flight to let go of their buffers.
 
 uint64_t RandomIncarnation() {
   std::random_device random;
@@ -56,14 +57,17 @@ absl::StatusOr<std::unique_ptr<EngineImpl>> EngineImpl::Create(Options options) 
     auto port = engine->options_.make_data_port(&engine->loop_);
     if (!port.ok()) return port.status();
     engine->data_port_ = *std::move(port);
-    engine->data_address_ = absl::StrCat(engine->options_.data_host, ":", engine->data_port_->port());
+    engine->data_address_ =
+        absl::StrCat(engine->options_.data_host, ":", engine->data_port_->port());
   }
   engine->thread_ = std::thread([engine = engine.get()] { engine->Run(); });
   return engine;
 }
 
 EngineImpl::EngineImpl(Options options)
-    : options_(std::move(options)), incarnation_(RandomIncarnation()), may_pause_(UsableCpus() > 1) {}
+    : options_(std::move(options)),
+      incarnation_(RandomIncarnation()),
+      may_pause_(UsableCpus() > 1) {}
 
 EngineImpl::~EngineImpl() { Stop(); }
 
@@ -135,7 +139,8 @@ bool EngineImpl::Work() {
   for (auto& [name, job] : jobs_) worked |= job->Poll();
   for (Leaving& leaving : leaving_) worked |= leaving.job->Poll();
   if (!leaving_.empty()) ReapRemoved();
-  if (has_rings_ || ++rounds_ % kBusyRoundsPerPoll == 0) worked |= loop_.Poll(absl::ZeroDuration()) > 0;
+  if (has_rings_ || ++rounds_ % kBusyRoundsPerPoll == 0)
+    worked |= loop_.Poll(absl::ZeroDuration()) > 0;
   if (const uint64_t faults = SigbusGuard::FaultCount(); faults != faults_seen_) {
     faults_seen_ = faults;
     for (auto& [name, job] : jobs_) job->CheckMemory();
@@ -177,7 +182,8 @@ void EngineImpl::Sleep() {
 }
 
 bool EngineImpl::HasWork() {
-  return std::any_of(jobs_.begin(), jobs_.end(), [](const auto& job) { return job.second->HasWork(); });
+  return std::any_of(jobs_.begin(), jobs_.end(),
+                     [](const auto& job) { return job.second->HasWork(); });
 }
 
 void EngineImpl::SetSleeping(bool sleeping) {
@@ -190,7 +196,8 @@ void EngineImpl::CheckJobs(int64_t now_us) {
 }
 
 void EngineImpl::Finish() {
-  for (auto& [name, preparing] : preparing_) preparing.done(absl::AbortedError("the daemon is stopping"));
+  for (auto& [name, preparing] : preparing_)
+    preparing.done(absl::AbortedError("the daemon is stopping"));
   preparing_.clear();
   while (!jobs_.empty()) Remove(jobs_.begin()->first, StoppingOutcome(), [] {});
   const int64_t limit_us = MonotonicMicros() + kStopUs;
@@ -218,7 +225,8 @@ Job* EngineImpl::FindJob(const std::string& job) {
   return found == jobs_.end() ? nullptr : found->second.get();
 }
 
-void EngineImpl::PrepareJob(const JobGeneration& generation, std::function<void(absl::Status)> done) {
+void EngineImpl::PrepareJob(const JobGeneration& generation,
+                            std::function<void(absl::Status)> done) {
   auto shared = std::make_shared<std::function<void(absl::Status)>>(std::move(done));
   if (!Post([this, generation, shared] { Prepare(generation, *shared); })) {
     (*shared)(absl::UnavailableError("the daemon's engine has stopped"));
@@ -228,11 +236,13 @@ void EngineImpl::PrepareJob(const JobGeneration& generation, std::function<void(
 void EngineImpl::Prepare(const JobGeneration& generation, std::function<void(absl::Status)> done) {
   const GroupLayout& layout = generation.layout;
   if (FindJob(generation.job) != nullptr || preparing_.contains(generation.job)) {
-    return done(absl::AlreadyExistsError(
-        absl::StrCat("job ", generation.job, " is here already; remove its former generation first")));
+    return done(absl::AlreadyExistsError(absl::StrCat(
+        "job ", generation.job, " is here already; remove its former generation first")));
   }
-  const bool is_sound = layout.node_index >= 0 && layout.node_index < layout.node_count() && layout.local_count() > 0;
-  if (!is_sound) return done(absl::InvalidArgumentError("the job's layout has no rank on this node"));
+  const bool is_sound =
+      layout.node_index >= 0 && layout.node_index < layout.node_count() && layout.local_count() > 0;
+  if (!is_sound)
+    return done(absl::InvalidArgumentError("the job's layout has no rank on this node"));
   if (layout.node_count() == 1) {
     BeginJob(generation, RingSockets{});
     return done(absl::OkStatus());
@@ -272,8 +282,8 @@ void EngineImpl::OnRing(const JobGeneration& generation, absl::StatusOr<RingSock
 
 void EngineImpl::BeginJob(const JobGeneration& generation, RingSockets sockets) {
   const std::string name = generation.job;
-  auto communicator = options_.make_communicator(
-      generation, sockets, &loop_, [this, name](absl::Status status) {
+  auto communicator =
+      options_.make_communicator(generation, sockets, &loop_, [this, name](absl::Status status) {
         if (events_.ring_failed) events_.ring_failed(name, std::move(status));
       });
   Job::Events events;
@@ -287,18 +297,22 @@ void EngineImpl::BeginJob(const JobGeneration& generation, RingSockets sockets) 
     GetLogger("engine")->warn("stalled job={} report=\"{}\"", name, report);
     if (events_.stalled) events_.stalled(name, std::move(report));
   };
-  jobs_[name] = std::make_unique<Job>(generation, std::move(communicator), &loop_, incarnation_, std::move(events));
+  jobs_[name] = std::make_unique<Job>(generation, std::move(communicator), &loop_, incarnation_,
+                                      std::move(events));
   has_rings_ = has_rings_ || generation.layout.node_count() > 1;
   GetLogger("engine")->info("job prepared job={} generation={} nodes={} local_ranks={}", name,
-                            generation.generation, generation.layout.node_count(), generation.layout.local_count());
+                            generation.generation, generation.layout.node_count(),
+                            generation.layout.local_count());
 }
 
-void EngineImpl::RemoveJob(const std::string& job, const Outcome& outcome, std::function<void()> done) {
+void EngineImpl::RemoveJob(const std::string& job, const Outcome& outcome,
+                           std::function<void()> done) {
   auto shared = std::make_shared<std::function<void()>>(std::move(done));
   if (!Post([this, job, outcome, shared] { Remove(job, outcome, *shared); })) (*shared)();
 }
 
-void EngineImpl::Remove(const std::string& job, const Outcome& outcome, std::function<void()> done) {
+void EngineImpl::Remove(const std::string& job, const Outcome& outcome,
+                        std::function<void()> done) {
   if (const auto preparing = preparing_.find(job); preparing != preparing_.end()) {
     data_port_->CloseRing(job, preparing->second.generation);
     const auto prepared = std::move(preparing->second.done);
@@ -310,13 +324,16 @@ void EngineImpl::Remove(const std::string& job, const Outcome& outcome, std::fun
   if (found.empty()) return done();
   found.mapped()->Remove(outcome);
   leaving_.push_back({std::move(found.mapped()), std::move(done)});
-  GetLogger("engine")->info("job removed job={} generation={}", job, leaving_.back().job->generation());
+  GetLogger("engine")->info("job removed job={} generation={}", job,
+                            leaving_.back().job->generation());
 }
 
 void EngineImpl::ReapRemoved() {
-  const auto gone = std::stable_partition(leaving_.begin(), leaving_.end(),
-                                          [](const Leaving& leaving) { return !leaving.job->removed(); });
-  std::vector<Leaving> removed(std::make_move_iterator(gone), std::make_move_iterator(leaving_.end()));
+  const auto gone =
+      std::stable_partition(leaving_.begin(), leaving_.end(),
+                            [](const Leaving& leaving) { return !leaving.job->removed(); });
+  std::vector<Leaving> removed(std::make_move_iterator(gone),
+                               std::make_move_iterator(leaving_.end()));
   leaving_.erase(gone, leaving_.end());
   for (Leaving& leaving : removed) {
     leaving.job.reset();
@@ -324,7 +341,8 @@ void EngineImpl::ReapRemoved() {
   }
 }
 
-absl::StatusOr<int> EngineImpl::AddClient(const std::string& job, int rank, uint64_t arena, ArenaSegment segment) {
+absl::StatusOr<int> EngineImpl::AddClient(const std::string& job, int rank, uint64_t arena,
+                                          ArenaSegment segment) {
   auto fd = std::make_shared<UniqueFd>(segment.fd);
   auto doorbell = std::make_shared<UniqueFd>();
   absl::Status status = Call([=, this, bytes = segment.bytes]() -> absl::Status {
@@ -339,8 +357,8 @@ absl::StatusOr<int> EngineImpl::AddClient(const std::string& job, int rank, uint
   return doorbell->release();
 }
 
-absl::Status EngineImpl::AddSegment(const std::string& job, int rank, uint64_t arena, uint32_t index,
-                                    ArenaSegment segment) {
+absl::Status EngineImpl::AddSegment(const std::string& job, int rank, uint64_t arena,
+                                    uint32_t index, ArenaSegment segment) {
   auto fd = std::make_shared<UniqueFd>(segment.fd);
   return Call([=, this, bytes = segment.bytes]() -> absl::Status {
     Job* found = FindJob(job);
@@ -349,7 +367,8 @@ absl::Status EngineImpl::AddSegment(const std::string& job, int rank, uint64_t a
   });
 }
 
-absl::Status EngineImpl::SetClientProcess(const std::string& job, int rank, uint64_t arena, int pid, int pidfd) {
+absl::Status EngineImpl::SetClientProcess(const std::string& job, int rank, uint64_t arena, int pid,
+                                          int pidfd) {
   auto fd = std::make_shared<UniqueFd>(pidfd);
   return Call([=, this]() -> absl::Status {
     Job* found = FindJob(job);

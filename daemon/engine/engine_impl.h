@@ -23,11 +23,12 @@ namespace ringd::daemon {
 class EngineImpl : public Engine {
  public:
   struct Options {
-    // Null: no rings; jobs of several nodes are refused. Called once, before the thread runs; used on it.
+    // Null: no rings; jobs of several nodes are refused. Called once, before the thread runs; used
+    // on it.
     std::function<absl::StatusOr<std::unique_ptr<DataPort>>(EventLoop*)> make_data_port;
     std::string data_host;  // Of data_address().
-    // sockets: of the generation's ring, taken over; {-1, -1} on one node. ring_failed: may be called on the engine's
-    // thread, inside Progress or a callback of the loop.
+    // sockets: of the generation's ring, taken over; {-1, -1} on one node. ring_failed: may be
+    // called on the engine's thread, inside Progress or a callback of the loop.
     std::function<std::unique_ptr<Communicator>(const JobGeneration&, RingSockets, EventLoop*,
                                                 std::function<void(absl::Status)> ring_failed)>
         make_communicator;
@@ -39,18 +40,22 @@ class EngineImpl : public Engine {
 
   std::string data_address() const override { return data_address_; }
   void PrepareJob(const JobGeneration& generation, std::function<void(absl::Status)> done) override;
-  void RemoveJob(const std::string& job, const Outcome& outcome, std::function<void()> done) override;
-  absl::StatusOr<int> AddClient(const std::string& job, int rank, uint64_t arena, ArenaSegment segment) override;
+  void RemoveJob(const std::string& job, const Outcome& outcome,
+                 std::function<void()> done) override;
+  absl::StatusOr<int> AddClient(const std::string& job, int rank, uint64_t arena,
+                                ArenaSegment segment) override;
   absl::Status AddSegment(const std::string& job, int rank, uint64_t arena, uint32_t index,
                           ArenaSegment segment) override;
-  absl::Status SetClientProcess(const std::string& job, int rank, uint64_t arena, int pid, int pidfd) override;
+  absl::Status SetClientProcess(const std::string& job, int rank, uint64_t arena, int pid,
+                                int pidfd) override;
   void RemoveClient(const std::string& job, int rank, uint64_t arena) override;
   void RankEnded(const std::string& job, int rank, const Outcome& outcome) override;
   void FailJob(const std::string& job, const Outcome& outcome) override;
   void SetEvents(Events events) override;
   void Stop() override;
 
-  // Times that the thread found work only because the backstop timer woke it: 0, or a wake-up was lost.
+  // Times that the thread found work only because the backstop timer woke it: 0, or a wake-up was
+  // lost.
   uint64_t backstops() const { return backstops_.load(std::memory_order_relaxed); }
 
  private:
@@ -106,8 +111,8 @@ class EngineImpl : public Engine {
   std::map<std::string, Preparing> preparing_;  // Jobs whose ring is being made.
   std::vector<Leaving> leaving_;
   bool stopping_ = false;
-  bool may_pause_ = false;        // More than one CPU: a short spin costs nobody.
-  bool has_rings_ = false;        // Some job has peers: their sockets are looked at in every round.
+  bool may_pause_ = false;  // More than one CPU: a short spin costs nobody.
+  bool has_rings_ = false;  // Some job has peers: their sockets are looked at in every round.
   int64_t last_work_us_ = 0;
   int64_t next_check_us_ = 0;
   uint64_t faults_seen_ = 0;

@@ -17,8 +17,8 @@
 namespace ringd::daemon {
 namespace {
 
-constexpr size_t kDrainBudget = 256;                // Descriptors of one client a round: others get their turn.
-constexpr int64_t kFirstStallUs = 10 * 1'000'000;   // Then at doubling ages.
+constexpr size_t kDrainBudget = 256;  // Descriptors of one client a round: others get their turn.
+constexpr int64_t kFirstStallUs = 10 * 1'000'000;  // Then at doubling ages.
 
 Outcome FailureFrom(const Outcome& outcome, const char* message) {
   if (!outcome.ok()) return outcome;
@@ -40,10 +40,11 @@ Job::Job(const JobGeneration& generation, std::unique_ptr<Communicator> communic
       book_(generation.layout),
       ranks_(generation.layout.local_count()),
       next_stall_us_(kFirstStallUs) {
-  communicator_->set_peer_failure_handler([this](OperationKey key, bool from, const Outcome& outcome) {
-    book_.FailByPeer(key, from, outcome, &actions_);
-    Perform();
-  });
+  communicator_->set_peer_failure_handler(
+      [this](OperationKey key, bool from, const Outcome& outcome) {
+        book_.FailByPeer(key, from, outcome, &actions_);
+        Perform();
+      });
 }
 
 Job::~Job() {
@@ -54,7 +55,8 @@ Job::~Job() {
 absl::StatusOr<int> Job::LocalRank(int rank) const {
   const int local_rank = rank - generation_.layout.first_local_rank();
   if (removing_ || local_rank < 0 || local_rank >= generation_.layout.local_count()) {
-    return absl::NotFoundError(absl::StrCat("job ", name(), " has no rank ", rank, " on this node"));
+    return absl::NotFoundError(
+        absl::StrCat("job ", name(), " has no rank ", rank, " on this node"));
   }
   return local_rank;
 }
@@ -69,7 +71,8 @@ Client* Job::FindClient(int rank, uint64_t arena) {
 absl::StatusOr<int> Job::AddClient(int rank, uint64_t arena, ArenaSegment segment) {
   UniqueFd fd(segment.fd);
   RINGD_ASSIGN_OR_RETURN(const int local_rank, LocalRank(rank));
-  if (ranks_[local_rank].ended) return absl::NotFoundError(absl::StrCat("rank ", rank, " has ended"));
+  if (ranks_[local_rank].ended)
+    return absl::NotFoundError(absl::StrCat("rank ", rank, " has ended"));
   if (ranks_[local_rank].client != nullptr) {
     return absl::AlreadyExistsError(absl::StrCat("rank ", rank, " is held by process ",
                                                  ranks_[local_rank].client->pid(),
@@ -83,8 +86,10 @@ absl::StatusOr<int> Job::AddClient(int rank, uint64_t arena, ArenaSegment segmen
     return absl::ResourceExhaustedError(absl::StrCat("no doorbell: ", std::strerror(errno)));
   }
   RINGD_RETURN_IF_ERROR(loop_->Watch(doorbell.get(), EPOLLIN | EPOLLET, [](uint32_t) {}));
-  const ClientIdentity identity{local_rank, rank, generation_.layout.size(), arena, generation(), incarnation_};
-  ranks_[local_rank].client = std::make_unique<Client>(identity, *std::move(view), std::move(doorbell));
+  const ClientIdentity identity{local_rank, rank,         generation_.layout.size(),
+                                arena,      generation(), incarnation_};
+  ranks_[local_rank].client =
+      std::make_unique<Client>(identity, *std::move(view), std::move(doorbell));
   return copy.release();
 }
 
@@ -121,8 +126,10 @@ void Job::OnClientDied(Client* client) {
 void Job::RemoveClient(int rank, uint64_t arena) {
   Client* client = FindClient(rank, arena);
   if (client == nullptr) return;
-  // What was published whole before the end is carried out; the queue holds no more than this many rounds.
-  for (uint32_t i = 0; i <= arena::kSlotCount / kDrainBudget && client->HasWork(); ++i) DrainClient(client);
+  // What was published whole before the end is carried out; the queue holds no more than this many
+  // rounds.
+  for (uint32_t i = 0; i <= arena::kSlotCount / kDrainBudget && client->HasWork(); ++i)
+    DrainClient(client);
   Detach(client->local_rank());
   FreeDetached();
 }
@@ -160,8 +167,8 @@ void Job::CutOff(int local_rank, const Outcome& outcome) {
 
 void Job::FailClient(Client* client, const std::string& reason) {
   if (client->poisoned()) return;
-  GetLogger("engine")->error("client cut off job={} rank={} pid={} reason=\"{}\"", name(), client->rank(),
-                             client->pid(), reason);
+  GetLogger("engine")->error("client cut off job={} rank={} pid={} reason=\"{}\"", name(),
+                             client->rank(), client->pid(), reason);
   Outcome own;
   own.code = arena::Code::kInvalidArgument;
   own.rank = client->rank();
@@ -211,7 +218,8 @@ bool Job::Poll() {
 bool Job::DrainClient(Client* client) {
   size_t read = 0;
   const absl::Status status = client->Drain(
-      kDrainBudget, [&](RequestPtr request) { return SubmitOf(client, std::move(request)); }, &read);
+      kDrainBudget, [&](RequestPtr request) { return SubmitOf(client, std::move(request)); },
+      &read);
   Perform();
   if (!status.ok()) FailClient(client, std::string(status.message()));
   return read > 0 || !status.ok();
@@ -257,7 +265,8 @@ void Job::PerformOne(Action* action) {
     case Action::Kind::kStart:
       return StartOperation(action);
     case Action::Kind::kTell:
-      for (const RequestPtr& request : action->requests) request->client->Finish(*request, *action->outcome);
+      for (const RequestPtr& request : action->requests)
+        request->client->Finish(*request, *action->outcome);
       return;
     case Action::Kind::kAbort:
       return communicator_->Abort(action->key, *action->outcome);
@@ -328,12 +337,13 @@ void Job::CheckStalls(int64_t now_us) {
 std::string Job::StallReport(const Waiting& waiting, int64_t now_us) const {
   const GroupLayout& layout = generation_.layout;
   const std::string& node = layout.nodes[layout.node_index].name;
-  std::string report = absl::StrCat("operation s.", waiting.key.sequence, " (", waiting.description, ") has waited ",
-                                    (now_us - waiting.since_us) / 1'000'000, " s");
+  std::string report = absl::StrCat("operation s.", waiting.key.sequence, " (", waiting.description,
+                                    ") has waited ", (now_us - waiting.since_us) / 1'000'000, " s");
   const char* separator = ": ";
   for (int local_rank : waiting.missing) {
-    absl::StrAppend(&report, separator, "rank ", layout.first_local_rank() + local_rank, " (node ", node, ") ",
-                    ranks_[local_rank].client != nullptr ? "alive, has not called" : "has no process attached");
+    absl::StrAppend(
+        &report, separator, "rank ", layout.first_local_rank() + local_rank, " (node ", node, ") ",
+        ranks_[local_rank].client != nullptr ? "alive, has not called" : "has no process attached");
     separator = "; ";
   }
   if (!waiting.missing.empty()) return report;

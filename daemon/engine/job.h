@@ -22,8 +22,9 @@ namespace ringd::daemon {
 
 // Carries out what the order book says, on the communicator and in the arenas.
 //
-// Life: made with a communicator; Poll until Remove was called and removed() is true; then destroyed.
-// Thread-bound: the engine's thread. The events are called on it; they must not destroy the job.
+// Life: made with a communicator; Poll until Remove was called and removed() is true; then
+// destroyed. Thread-bound: the engine's thread. The events are called on it; they must not destroy
+// the job.
 class Job {
  public:
   struct Events {
@@ -105,10 +106,10 @@ class Job {
   std::vector<Rank> ranks_;                        // By local rank.
   std::vector<std::unique_ptr<Client>> detached_;  // With requests unfinished.
   std::map<OperationKey, Started, KeyLess> started_;
-  Actions actions_;                                // To be carried out by Perform.
+  Actions actions_;  // To be carried out by Perform.
   bool performing_ = false;
   bool removing_ = false;
-  int64_t next_stall_us_ = 0;                      // Age of the oldest operation at the next report.
+  int64_t next_stall_us_ = 0;  // Age of the oldest operation at the next report.
   OperationKey stalled_;
 };
 

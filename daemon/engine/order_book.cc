@@ -13,11 +13,13 @@ namespace {
 
 constexpr uint64_t kNever = ~uint64_t{0};
 
-// Operations of a channel between the slowest and the fastest local rank. A client has at most kSlotCount in flight;
-// only failed operations let a rank run further ahead, and none should fail that many.
+// Operations of a channel between the slowest and the fastest local rank. A client has at most
+// kSlotCount in flight; only failed operations let a rank run further ahead, and none should fail
+// that many.
 constexpr size_t kMaxEntries = 2 * arena::kSlotCount;
 
-// A plan that is registered again counts on from the next multiple: old and new operations never share a number.
+// A plan that is registered again counts on from the next multiple: old and new operations never
+// share a number.
 constexpr uint64_t kEditionStride = uint64_t{1} << 40;
 
 }  // namespace
@@ -25,7 +27,7 @@ constexpr uint64_t kEditionStride = uint64_t{1} << 40;
 struct OrderBook::Entry {
   std::vector<RequestPtr> requests;  // By local rank; empty until the first arrival.
   int arrived = 0;
-  int first = 0;                     // Local rank that came first.
+  int first = 0;  // Local rank that came first.
   int64_t since_us = 0;
   bool started = false;
   std::shared_ptr<const Outcome> failure;
@@ -33,8 +35,8 @@ struct OrderBook::Entry {
 
 struct OrderBook::Channel {
   uint32_t id = 0;
-  uint64_t base = 1;                 // Sequence of entries.front().
-  size_t cursor = 0;                 // Entries before it have started or failed.
+  uint64_t base = 1;  // Sequence of entries.front().
+  size_t cursor = 0;  // Entries before it have started or failed.
   std::deque<Entry> entries;
   uint64_t failed_from = kNever;
   std::shared_ptr<const Outcome> failure;
@@ -44,7 +46,7 @@ struct OrderBook::Channel {
   // Plans: steps completed, and the buckets of the present one.
   bool is_plan = false;
   bool open = true;
-  uint64_t edition_base = 0;         // Sequence before the edition's first.
+  uint64_t edition_base = 0;  // Sequence before the edition's first.
   uint32_t bucket_count = 0;
   struct Step {
     uint64_t step = 0;
@@ -110,7 +112,8 @@ void OrderBook::ClosePlan(uint32_t group, uint32_t plan, Actions* actions) {
   Channel& channel = *found->second;
   const auto outcome = std::make_shared<Outcome>();
   outcome->code = arena::Code::kMismatch;
-  outcome->message = absl::StrCat("plan ", plan, " was unregistered or registered again before all ranks had "
+  outcome->message = absl::StrCat("plan ", plan,
+                                  " was unregistered or registered again before all ranks had "
                                   "submitted this bucket; wait for the step on every rank first");
   FailFrom(&channel, channel.base, outcome, actions);
   channel.entries.clear();
@@ -149,12 +152,14 @@ absl::Status OrderBook::NextSequence(Channel* channel, int local_rank, const Req
   return absl::OkStatus();
 }
 
-absl::Status OrderBook::Submit(int local_rank, RequestPtr request, int64_t now_us, Actions* actions) {
+absl::Status OrderBook::Submit(int local_rank, RequestPtr request, int64_t now_us,
+                               Actions* actions) {
   const bool is_bucket = request->operation == Operation::kPlanBucket;
-  const auto found = channels_.find(wire::ChannelId(request->group, is_bucket ? request->plan_id : 0));
+  const auto found =
+      channels_.find(wire::ChannelId(request->group, is_bucket ? request->plan_id : 0));
   if (found == channels_.end() || !found->second->open) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("plan ", request->plan_id, " of group ", request->group, " is not registered"));
+    return absl::FailedPreconditionError(absl::StrCat("plan ", request->plan_id, " of group ",
+                                                      request->group, " is not registered"));
   }
   Channel& channel = *found->second;
   uint64_t sequence = 0;
@@ -277,8 +282,8 @@ std::shared_ptr<const Outcome> OrderBook::EndOutcome(const Channel& channel, int
     full->message = absl::StrCat("rank ", full->rank, " (node ", full->node,
                                  ") was killed by signal ", full->signal);
   } else if (full->exit_code > 0) {
-    full->message = absl::StrCat("rank ", full->rank, " (node ", full->node,
-                                 ") exited with code ", full->exit_code);
+    full->message = absl::StrCat("rank ", full->rank, " (node ", full->node, ") exited with code ",
+                                 full->exit_code);
   } else {
     full->message = absl::StrCat(
         "rank ", full->rank, " has finished after ", next - 1, " operations, s.", next,
@@ -327,7 +332,11 @@ std::vector<Waiting> OrderBook::WaitingSince(int64_t before_us, size_t limit) co
       const Entry& entry = channel->entries[i];
       if (entry.requests.empty() || entry.since_us > before_us) continue;
       if (entry.arrived == local_count_) continue;
-      Waiting waiting{{id, channel->base + i}, entry.since_us, DescribeRequest(*entry.requests[entry.first]), {}, {}};
+      Waiting waiting{{id, channel->base + i},
+                      entry.since_us,
+                      DescribeRequest(*entry.requests[entry.first]),
+                      {},
+                      {}};
       for (int rank = 0; rank < local_count_; ++rank) {
         (entry.requests[rank] != nullptr ? waiting.present : waiting.missing).push_back(rank);
       }

@@ -1,4 +1,5 @@
-// Brings the submissions of a node's ranks in order and says what is to be done: the engine's state machine.
+// Brings the submissions of a node's ranks in order and says what is to be done: the engine's state
+// machine.
 #ifndef RINGD_DAEMON_ENGINE_ORDER_BOOK_H_
 #define RINGD_DAEMON_ENGINE_ORDER_BOOK_H_
 
@@ -36,20 +37,21 @@ using Actions = std::vector<Action>;
 // Someone has called, somebody else has not.
 struct Waiting {
   OperationKey key;
-  int64_t since_us = 0;            // First submission.
-  std::string description;         // Of that one.
-  std::vector<int> present;        // Local ranks.
+  int64_t since_us = 0;      // First submission.
+  std::string description;   // Of that one.
+  std::vector<int> present;  // Local ranks.
   std::vector<int> missing;
 };
 
-// One group of one generation on this node. Pure: no I/O, no clock, no threads. Each call appends the Actions that
-// follow from it; the owner carries them out in order, after the call.
+// One group of one generation on this node. Pure: no I/O, no clock, no threads. Each call appends
+// the Actions that follow from it; the owner carries them out in order, after the call.
 //
-// Rules: the k-th request of a rank in a channel is operation k. An operation starts when all local ranks have
-// submitted it and all earlier ones of its channel have started or failed. The second and later requests are compared
-// with the first; a difference fails the operation, everywhere, and later arrivals get that outcome at once. Later
-// operations go on. A rank that leaves fails every operation that it has not submitted.
-// Plan channels: a rank submits each bucket once a step, in any order; operations run in plan order.
+// Rules: the k-th request of a rank in a channel is operation k. An operation starts when all local
+// ranks have submitted it and all earlier ones of its channel have started or failed. The second
+// and later requests are compared with the first; a difference fails the operation, everywhere, and
+// later arrivals get that outcome at once. Later operations go on. A rank that leaves fails every
+// operation that it has not submitted. Plan channels: a rank submits each bucket once a step, in
+// any order; operations run in plan order.
 //
 // Thread-bound: the engine's thread.
 class OrderBook {
@@ -60,18 +62,19 @@ class OrderBook {
   ~OrderBook();
 
   // local_rank's next operation in the group's own sequence, or the bucket of a plan (kPlanBucket).
-  // FAILED_PRECONDITION: no such plan is open, no such bucket, or the bucket was submitted twice in one step; nothing
-  // was taken, and the client has broken its protocol.
+  // FAILED_PRECONDITION: no such plan is open, no such bucket, or the bucket was submitted twice in
+  // one step; nothing was taken, and the client has broken its protocol.
   absl::Status Submit(int local_rank, RequestPtr request, int64_t now_us, Actions* actions);
 
-  // All ranks have agreed on the plan: its channel begins. Once more for the same id (a later client's plan): the
-  // buckets start anew and what was left over of the former steps fails.
+  // All ranks have agreed on the plan: its channel begins. Once more for the same id (a later
+  // client's plan): the buckets start anew and what was left over of the former steps fails.
   void OpenPlan(uint32_t group, uint32_t plan, uint32_t bucket_count, Actions* actions);
   void ClosePlan(uint32_t group, uint32_t plan, Actions* actions);
   bool IsPlanOpen(uint32_t group, uint32_t plan) const;
 
-  // The rank won't submit any more. outcome without a message gets one: "rank 1 has finished after 9 operations, s.10
-  // is pending" (exit code 0), "rank 1 (node b) exited with code 3" or "... was killed by signal 9".
+  // The rank won't submit any more. outcome without a message gets one: "rank 1 has finished after
+  // 9 operations, s.10 is pending" (exit code 0), "rank 1 (node b) exited with code 3" or "... was
+  // killed by signal 9".
   void EndRank(int local_rank, const Outcome& outcome, Actions* actions);
   // The peers say so: fails here without telling them again.
   void FailByPeer(OperationKey key, bool from, const Outcome& outcome, Actions* actions);
@@ -90,15 +93,18 @@ class OrderBook {
   struct Channel;
 
   Channel& OpenChannel(uint32_t channel);
-  absl::Status NextSequence(Channel* channel, int local_rank, const Request& request, uint64_t* sequence);
+  absl::Status NextSequence(Channel* channel, int local_rank, const Request& request,
+                            uint64_t* sequence);
   Entry& EntryAt(Channel* channel, uint64_t sequence);
   void Arrive(Channel* channel, uint64_t sequence, int local_rank, RequestPtr request,
               int64_t now_us, Actions* actions);
   void FailEntry(Entry* entry, std::shared_ptr<const Outcome> outcome, Actions* actions);
-  void FailFrom(Channel* channel, uint64_t first, std::shared_ptr<const Outcome> outcome, Actions* actions);
+  void FailFrom(Channel* channel, uint64_t first, std::shared_ptr<const Outcome> outcome,
+                Actions* actions);
   void StartReady(Channel* channel, Actions* actions);
   void Tell(RequestPtr request, std::shared_ptr<const Outcome> outcome, Actions* actions);
-  std::shared_ptr<const Outcome> EndOutcome(const Channel& channel, int local_rank, const Outcome& outcome) const;
+  std::shared_ptr<const Outcome> EndOutcome(const Channel& channel, int local_rank,
+                                            const Outcome& outcome) const;
 
   const GroupLayout layout_;
   const int local_count_;

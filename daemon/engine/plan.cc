@@ -13,14 +13,15 @@
 namespace ringd::daemon {
 namespace {
 
-constexpr uint32_t kMaxPlanId = 0xffff;                  // ChannelId has 16 bits for it.
+constexpr uint32_t kMaxPlanId = 0xffff;  // ChannelId has 16 bits for it.
 constexpr uint64_t kMaxBucketElements = uint64_t{1} << 48;
 
 absl::Status Bad(absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("bad plan record: ", what));
 }
 
-// The parts of the record; they point into it and are read by memcpy (nothing is aligned in a copy).
+// The parts of the record; they point into it and are read by memcpy (nothing is aligned in a
+// copy).
 struct Parts {
   arena::PlanHeader header;
   const char* buckets;
@@ -45,8 +46,10 @@ absl::StatusOr<Parts> Split(absl::Span<const char> record) {
   if (header.bucket_count == 0 || header.bucket_count > arena::kMaxPlanBuckets) {
     return Bad("bucket_count out of range");
   }
-  const uint64_t buckets_end = sizeof(header) + uint64_t{header.bucket_count} * sizeof(arena::PlanBucket);
-  const uint64_t tensors_end = buckets_end + uint64_t{header.tensor_count} * sizeof(arena::PlanTensor);
+  const uint64_t buckets_end =
+      sizeof(header) + uint64_t{header.bucket_count} * sizeof(arena::PlanBucket);
+  const uint64_t tensors_end =
+      buckets_end + uint64_t{header.tensor_count} * sizeof(arena::PlanTensor);
   const uint64_t dims_end = tensors_end + uint64_t{header.dim_count} * sizeof(int64_t);
   if (dims_end + header.name_bytes != record.size()) return Bad("its sizes don't add up");
   parts.buckets = record.data() + sizeof(header);
@@ -73,10 +76,17 @@ std::string Escaped(absl::string_view name) {
   std::string escaped;
   for (char c : name) {
     switch (c) {
-      case '\t': escaped += "\\t"; break;
-      case '\n': escaped += "\\n"; break;
-      case '\\': escaped += "\\\\"; break;
-      default: escaped += c;
+      case '\t':
+        escaped += "\\t";
+        break;
+      case '\n':
+        escaped += "\\n";
+        break;
+      case '\\':
+        escaped += "\\\\";
+        break;
+      default:
+        escaped += c;
     }
   }
   return escaped;
@@ -108,7 +118,8 @@ absl::Status AppendTensor(const Parts& parts, const std::vector<arena::PlanBucke
   uint64_t elements = 1;
   for (uint32_t i = 0; i < tensor.ndim; ++i) {
     shape.push_back(Parts::At<int64_t>(parts.dims, uint64_t{tensor.first_dim} + i));
-    if (shape.back() < 0 || __builtin_mul_overflow(elements, static_cast<uint64_t>(shape.back()), &elements)) {
+    if (shape.back() < 0 ||
+        __builtin_mul_overflow(elements, static_cast<uint64_t>(shape.back()), &elements)) {
       return bad("shape");
     }
   }
@@ -116,7 +127,8 @@ absl::Status AppendTensor(const Parts& parts, const std::vector<arena::PlanBucke
   if (tensor.offset > bucket.count || elements > bucket.count - tensor.offset) return bad("offset");
   const absl::string_view name(parts.names + tensor.name_offset, tensor.name_bytes);
   absl::StrAppend(text, kPlanTextTensor, "\t", Escaped(name), "\t",
-                  TensorSignature(bucket.dtype, shape), "\t", tensor.bucket, "\t", tensor.offset, "\n");
+                  TensorSignature(bucket.dtype, shape), "\t", tensor.bucket, "\t", tensor.offset,
+                  "\n");
   return absl::OkStatus();
 }
 

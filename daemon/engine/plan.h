@@ -20,8 +20,9 @@ std::string TensorSignature(DType dtype, absl::Span<const int64_t> shape);
 // Immutable once parsed. Its buckets' Refs are not yet checked against an arena.
 class Plan {
  public:
-  // record: the daemon's own copy of a kPlanRegister meta record (arena::PlanHeader and what follows).
-  // INVALID_ARGUMENT: sizes that don't add up, numbers out of range, tensors outside their bucket; names the field.
+  // record: the daemon's own copy of a kPlanRegister meta record (arena::PlanHeader and what
+  // follows). INVALID_ARGUMENT: sizes that don't add up, numbers out of range, tensors outside
+  // their bucket; names the field.
   static absl::StatusOr<std::shared_ptr<const Plan>> Parse(absl::Span<const char> record);
 
   uint32_t id() const { return id_; }

@@ -18,7 +18,8 @@ namespace ringd::daemon {
 class Client;
 
 struct Request {
-  Client* client = nullptr;    // Whose slot is told; it outlives the request. Null in tests of the order alone.
+  Client* client =
+      nullptr;  // Whose slot is told; it outlives the request. Null in tests of the order alone.
   uint32_t slot = 0;
   uint32_t number = 0;
 
@@ -43,8 +44,8 @@ struct Request {
   std::string name;
   std::string site;
 
-  // Not empty: the operation makes no sense, though its descriptor is sound. It takes its place in the sequence and
-  // fails for all ranks.
+  // Not empty: the operation makes no sense, though its descriptor is sound. It takes its place in
+  // the sequence and fails for all ranks.
   std::string rejection;
 };
 
@@ -54,10 +55,12 @@ std::string DescribeRequest(const Request& request);
 // Collective::description: "rank 3: " and the above, or the plan's canonical text.
 std::string DescribeForRank(const Request& request, int rank);
 
-// Whether both ask for the same operation: everything that decides what is computed, and the clients' signatures.
+// Whether both ask for the same operation: everything that decides what is computed, and the
+// clients' signatures.
 bool SameOperation(const Request& a, const Request& b);
 
-// The collective of requests that are the same operation, by local rank. with_description: for other nodes to compare.
+// The collective of requests that are the same operation, by local rank. with_description: for
+// other nodes to compare.
 std::shared_ptr<const Collective> MakeCollective(
     const std::vector<std::unique_ptr<Request>>& requests, const GroupLayout& layout,
     bool with_description);

@@ -68,7 +68,8 @@ SigbusGuard::SigbusGuard(const void* data, size_t bytes) {
   range.end.store(begin + bytes);
   range.begin.store(begin);
   size_t limit = range_limit.load();
-  while (limit <= static_cast<size_t>(index_) && !range_limit.compare_exchange_weak(limit, index_ + 1)) {
+  while (limit <= static_cast<size_t>(index_) &&
+         !range_limit.compare_exchange_weak(limit, index_ + 1)) {
   }
 }
 

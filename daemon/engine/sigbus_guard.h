@@ -7,12 +7,13 @@
 
 namespace ringd::daemon {
 
-// While it lives, a SIGBUS at an address in [data, data + bytes), on any thread, maps a page of zeros over the faulting one
-// and marks the range as bad; the interrupted access goes on. Other SIGBUS end the process as before. Seals keep a
-// memfd from shrinking, but not from holes, whose pages may be refused when the daemon touches them.
+// While it lives, a SIGBUS at an address in [data, data + bytes), on any thread, maps a page of
+// zeros over the faulting one and marks the range as bad; the interrupted access goes on. Other
+// SIGBUS end the process as before. Seals keep a memfd from shrinking, but not from holes, whose
+// pages may be refused when the daemon touches them.
 //
-// The first guard installs the process's SIGBUS handler, which stays. The table that the handler reads is the one
-// process-wide state of the daemon: signals have no owner.
+// The first guard installs the process's SIGBUS handler, which stays. The table that the handler
+// reads is the one process-wide state of the daemon: signals have no owner.
 //
 // Life: destroy before unmapping the range.
 // Thread-safe.
