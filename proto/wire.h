@@ -10,10 +10,12 @@
 // Whoever fails, or does not finish within the handshake time limit, is dropped and logged; nothing
 // of it reaches a job.
 //
-// Flow: a receiver announces by READY that operation (channel, sequence) has started on its node;
-// payload of an operation whose READY has not come is sent only while it fits the eager window, so
-// that early frames can always be stored, and a slow operation never blocks another behind it.
-// READY carries the signature: the neighbour compares.
+// Flow: a receiver announces by READY that operation (channel, sequence) has started on its node
+// and how much of the operation's stream it can take (further READYs raise that); payload of an
+// operation whose READY has not come is sent only while it fits the eager window, so that early
+// frames can always be stored, and a slow operation never blocks another behind it. READY and data
+// carry the signature: the neighbour compares. An operation that has nothing to send to the right
+// sends one empty data frame there: each node hears of both neighbours before it completes.
 #ifndef RINGD_PROTO_WIRE_H_
 #define RINGD_PROTO_WIRE_H_
 
@@ -25,8 +27,13 @@ inline constexpr uint32_t kMagic = 0x64676e72;  // "rngd"
 inline constexpr uint16_t kVersion = 1;
 inline constexpr uint32_t kMaxPayloadBytes = 1u << 20;  // One data frame.
 inline constexpr uint32_t kMaxTextBytes = 1u << 20;     // One flood: plans are compared by text.
-inline constexpr uint32_t kEagerWindowBytes =
-    1u << 20;  // A connection, over all operations without READY.
+// A connection, over all operations without READY.
+inline constexpr uint32_t kEagerWindowBytes = 1u << 20;
+inline constexpr uint32_t kMaxEarlyOperations = 4096;
+// One operation without READY.
+inline constexpr uint32_t kMaxEagerFrames = 8;
+// kAbortFrom only: the ring is broken.
+inline constexpr uint32_t kAllChannels = 0xffffffff;
 
 struct Hello {
   uint32_t magic;
@@ -51,7 +58,7 @@ static_assert(sizeof(Challenge) == 64 && sizeof(Proof) == 32);
 
 enum class FrameType : uint16_t {
   kInvalid = 0,
-  kReady = 1,      // No payload. signature set.
+  kReady = 1,      // No payload. signature set; offset: stream bytes that may be sent in all.
   kData = 2,       // payload_bytes of the operation's byte stream, at `offset` of it.
   kAbort = 3,      // Flood. Operation (channel, sequence) fails; payload: an Failure record.
   kAbortFrom = 4,  // Flood. That operation and all later ones of its channel fail.
