@@ -1,0 +1,141 @@
+// One client of a daemon: submits operations to an arena and waits for them.
+#ifndef RINGD_CLIENT_C_ARENA_CLIENT_H_
+#define RINGD_CLIENT_C_ARENA_CLIENT_H_
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "client/c/arena_memory.h"
+#include "client/c/request.h"
+#include "client/c/ringd.h"
+#include "client/c/slots.h"
+#include "common/base/fd.h"
+#include "proto/arena.h"
+
+namespace ringd::client {
+
+class Plan;
+
+struct ArenaClientOptions {
+  UniqueFd segment;  // Segment 0: a sealed memfd with its header written.
+  uint64_t segment_bytes = 0;
+  UniqueFd doorbell;  // Eventfd; none for a client without a daemon.
+  ringd_info info{};  // Who this rank is.
+  // Gets the next segment of at least `bytes`. Blocks; one call at a time. Returns RINGD_OK, or a
+  // code after Fail.
+  std::function<int(uint64_t bytes, UniqueFd* fd, uint64_t* segment_bytes)> grow;
+  // A connection whose hang-up means that nobody will ever complete an operation; -1: none. Not
+  // taken over; must stay open until Shutdown has returned.
+  int liveness_fd = -1;
+  bool standalone = false;  // Operations are carried out by RunStandalone.
+};
+
+// Life: Create; calls; Shutdown, once, after which all calls fail with RINGD_NOT_INITIALIZED; the
+// destructor. Ownership: memory of callers (Allocate) outlives the client by `memory()`.
+// Thread-safe. REQUIRES: no call is running when it is destroyed.
+// Failure: codes of ringd.h; details by LastError of the calling thread. A poisoned arena fails
+// everything with the daemon's record.
+class ArenaClient {
+ public:
+  static int Create(ArenaClientOptions options, std::unique_ptr<ArenaClient>* client);
+  ~ArenaClient();
+  ArenaClient(const ArenaClient&) = delete;
+  ArenaClient& operator=(const ArenaClient&) = delete;
+
+  // Blocks until operations in flight are over, at most timeout_us; the rest is abandoned. Waiting
+  // threads get RINGD_NOT_INITIALIZED.
+  void Shutdown(int64_t timeout_us);
+
+  // As the functions of ringd.h without "ringd_".
+  ringd_info info() const;
+  void* Allocate(size_t bytes);
+  int Free(void* pointer);
+  int SubmitBatch(const ringd_operation* operations, size_t n, ringd_handle* handles);
+  int Poll(ringd_handle handle);
+  int Wait(ringd_handle handle, int64_t timeout_us);
+  ringd_counters counters() const;
+
+  int RegisterPlan(const ringd_plan_bucket* buckets, uint32_t bucket_count,
+                   const ringd_plan_tensor* tensors, uint32_t tensor_count, int64_t timeout_us,
+                   ringd_plan* plan);
+  // Null, after Fail: no such plan.
+  Plan* FindPlan(ringd_plan plan);
+  int UnregisterPlan(ringd_plan plan);
+
+  // For plans: an operation whose descriptor is complete but for slot, number and serial.
+  int SubmitPrepared(Prepared* prepared, size_t n, ringd_handle* handles);
+  // A block, growing the arena where needed; kNullRef after Fail.
+  arena::Ref AllocateBlock(uint64_t bytes, Slab::Holder holder);
+
+  const std::shared_ptr<ArenaMemory>& memory() const { return memory_; }
+  int world_size() const { return info_.world_size; }
+  // RINGD_OK, or why no operation can succeed any more (after Fail).
+  int CheckUsable();
+
+ private:
+  enum class WaitResult { kDone, kPoisoned, kTimedOut, kInterrupted, kClosed, kGone, kNotLive };
+  struct Buffer {
+    const void* pointer;
+    uint64_t bytes;
+    uint64_t alignment;
+  };
+
+  explicit ArenaClient(ArenaClientOptions options);
+
+  int Prepare(const ringd_operation& operation, Prepared* prepared);
+  int PlaceBuffers(const ringd_operation& operation, const OperationBytes& bytes,
+                   Prepared* prepared);
+  // *ref: kNullRef for memory outside; *block: what has to be released.
+  int FindInArena(const Buffer& buffer, arena::Ref* block, arena::Ref* ref);
+  int StageOutput(const ringd_operation& operation, uint64_t bytes, Prepared* prepared);
+  int StageInput(const ringd_operation& operation, const OperationBytes& bytes, Prepared* prepared);
+  int WriteMeta(const ringd_operation& operation, Prepared* prepared);
+  void ReleaseHoldings(const Holdings& holdings);
+  void PublishLocked(Prepared* prepared, size_t n, ringd_handle* handles);
+
+  int Grow(uint64_t bytes, arena::Ref* block, Slab::Holder holder);
+
+  WaitResult Await(ringd_handle handle, int64_t timeout_us);
+  WaitResult Sleep(ringd_handle handle, int64_t deadline_us);
+  bool IsOver(ringd_handle handle) const;
+  bool IsPeerGone();
+  int Collect(ringd_handle handle, bool poisoned);
+  int ReportError(arena::Code code, uint32_t serial);
+  int ReportPoison();
+  int ReportGone();
+
+  // Constant after construction.
+  ringd_info info_;
+  const UniqueFd doorbell_;
+  const std::function<int(uint64_t, UniqueFd*, uint64_t*)> grow_;
+  const int liveness_fd_;
+  const bool standalone_;
+  bool spin_ = false;  // As many usable CPUs as local ranks.
+  std::shared_ptr<ArenaMemory> memory_;
+
+  // Thread-safe on their own.
+  std::atomic<bool> closed_{false};
+  std::atomic<bool> gone_{false};
+  std::atomic<int64_t> last_liveness_check_us_{0};
+  std::atomic<uint64_t> bytes_copied_{0};
+  std::atomic<uint64_t> backstops_{0};
+  std::array<std::atomic<Plan*>, arena::kMaxPlansPerClient> plans_{};
+
+  std::mutex submit_mu_;
+  Slots slots_;          // Guarded by submit_mu_.
+  uint64_t serial_ = 0;  // Guarded by submit_mu_.
+
+  std::mutex grow_mu_;  // Held across grow_.
+  std::mutex plan_mu_;
+  uint32_t last_plan_ = 0;  // Guarded by plan_mu_.
+};
+
+}  // namespace ringd::client
+
+#endif  // RINGD_CLIENT_C_ARENA_CLIENT_H_

@@ -1,0 +1,192 @@
+// Waiting for operations, and what their end means.
+#include <poll.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+
+#include "client/c/arena_client.h"
+#include "client/c/error.h"
+#include "common/base/futex.h"
+
+namespace ringd::client {
+namespace {
+
+constexpr int64_t kPauseMicros = 2;       // Longer pauses starve others of their core.
+constexpr int64_t kYieldMicros = 200;     // Then sleeping is cheaper than yielding.
+constexpr int64_t kLongYieldMicros = 50;  // A yield this long: others want the core.
+constexpr int64_t kSliceMicros =
+    100'000;  // Backstop of every sleep; the peer's life is checked as often.
+constexpr int kPausesBetweenClocks = 16;
+
+}  // namespace
+
+bool ArenaClient::IsOver(ringd_handle handle) const {
+  return memory_->slot(Slots::SlotOf(handle)).word.load() == Slots::NumberOf(handle);
+}
+
+bool ArenaClient::IsPeerGone() {
+  last_liveness_check_us_.store(MonotonicMicros(), std::memory_order_relaxed);
+  if (gone_.load(std::memory_order_relaxed)) return true;
+  if (liveness_fd_ < 0) return false;
+  pollfd peer{.fd = liveness_fd_, .events = POLLRDHUP, .revents = 0};
+  if (poll(&peer, 1, 0) != 1 || (peer.revents & (POLLHUP | POLLRDHUP | POLLERR)) == 0) return false;
+  gone_.store(true, std::memory_order_relaxed);
+  return true;
+}
+
+int ArenaClient::Poll(ringd_handle handle) {
+  if (IsForkedChild() || closed_.load(std::memory_order_relaxed) || !slots_.IsLive(handle)) {
+    Fail(Code::kInvalidArgument, "no such handle: it was waited for already");
+    return -1;
+  }
+  if (IsOver(handle) || memory_->header().poison.load() != 0) return 1;
+  const int64_t last_us = last_liveness_check_us_.load(std::memory_order_relaxed);
+  if (MonotonicMicros() - last_us < kSliceMicros) return 0;
+  return IsPeerGone() ? 1 : 0;
+}
+
+int ArenaClient::Wait(ringd_handle handle, int64_t timeout_us) {
+  if (IsForkedChild()) return CheckUsable();
+  switch (Await(handle, timeout_us)) {
+    case WaitResult::kDone:
+      return Collect(handle, false);
+    case WaitResult::kPoisoned:
+      return Collect(handle, true);
+    case WaitResult::kTimedOut:
+      return Fail(Code::kDeadlineExceeded, "the operation is not over yet");
+    case WaitResult::kInterrupted:
+      return Fail(Code::kInterrupted, "a signal arrived");
+    case WaitResult::kClosed:
+      return Fail(Code::kNotInitialized, "ringd was shut down while this operation was in flight");
+    case WaitResult::kGone:
+      return ReportGone();
+    case WaitResult::kNotLive:
+      break;
+  }
+  return Fail(Code::kInvalidArgument, "no such handle: it was waited for already");
+}
+
+ArenaClient::WaitResult ArenaClient::Await(ringd_handle handle, int64_t timeout_us) {
+  if (!slots_.IsLive(handle)) return WaitResult::kNotLive;
+  if (IsOver(handle)) return WaitResult::kDone;
+  const bool poisoned = memory_->header().poison.load() != 0;
+  if (poisoned) return IsOver(handle) ? WaitResult::kDone : WaitResult::kPoisoned;
+  if (closed_.load(std::memory_order_relaxed)) return WaitResult::kClosed;
+  if (timeout_us == 0) return WaitResult::kTimedOut;
+
+  const int64_t start_us = MonotonicMicros();
+  const int64_t deadline_us =
+      timeout_us < 0 || timeout_us > INT64_MAX - start_us ? INT64_MAX : start_us + timeout_us;
+  if (spin_) {
+    do {
+      for (int i = 0; i < kPausesBetweenClocks; ++i) {
+        CpuRelax();
+        if (IsOver(handle)) return WaitResult::kDone;
+      }
+    } while (MonotonicMicros() - start_us < kPauseMicros);
+  }
+  int64_t now_us = MonotonicMicros();
+  while (now_us - start_us < kYieldMicros) {
+    if (now_us >= deadline_us) return WaitResult::kTimedOut;
+    const int64_t before_us = now_us;
+    sched_yield();
+    if (IsOver(handle)) return WaitResult::kDone;
+    now_us = MonotonicMicros();
+    if (now_us - before_us > kLongYieldMicros) break;
+  }
+  return Sleep(handle, deadline_us);
+}
+
+ArenaClient::WaitResult ArenaClient::Sleep(ringd_handle handle, int64_t deadline_us) {
+  arena::Slot& slot = memory_->slot(Slots::SlotOf(handle));
+  struct Waiter {
+    explicit Waiter(std::atomic<uint32_t>& waiters) : waiters(waiters) { waiters.fetch_add(1); }
+    ~Waiter() { waiters.fetch_sub(1); }
+    std::atomic<uint32_t>& waiters;
+  } const waiter(slot.waiters);
+
+  FutexResult woken = FutexResult::kWoken;
+  while (true) {
+    const uint32_t word = slot.word.load();
+    if (word == Slots::NumberOf(handle)) {
+      if (woken == FutexResult::kTimedOut) backstops_.fetch_add(1, std::memory_order_relaxed);
+      return WaitResult::kDone;
+    }
+    if (memory_->header().poison.load() != 0) {
+      return IsOver(handle) ? WaitResult::kDone : WaitResult::kPoisoned;
+    }
+    if (!slots_.IsLive(handle)) return WaitResult::kNotLive;
+    if (closed_.load()) return WaitResult::kClosed;
+    if (woken == FutexResult::kInterrupted) return WaitResult::kInterrupted;
+    const int64_t now_us = MonotonicMicros();
+    if (now_us >= deadline_us) return WaitResult::kTimedOut;
+    if (IsPeerGone()) {
+      if (IsOver(handle)) return WaitResult::kDone;
+      return memory_->header().poison.load() != 0 ? WaitResult::kPoisoned : WaitResult::kGone;
+    }
+    woken = FutexWait(&slot.word, word, std::min(kSliceMicros, deadline_us - now_us));
+  }
+}
+
+int ArenaClient::Collect(ringd_handle handle, bool poisoned) {
+  Holdings holdings;
+  {
+    std::lock_guard lock(submit_mu_);
+    if (!slots_.Take(handle, &holdings)) {
+      return Fail(Code::kInvalidArgument, "no such handle: it was waited for already");
+    }
+  }
+  const arena::Slot& slot = memory_->slot(Slots::SlotOf(handle));
+  const auto code = static_cast<Code>(slot.code.load(std::memory_order_relaxed));
+  int result = RINGD_OK;
+  if (poisoned) {
+    result = ReportPoison();
+  } else if (code != Code::kOk) {
+    result = ReportError(code, slot.error.load(std::memory_order_relaxed));
+  } else if (holdings.copy_to != nullptr) {
+    std::memcpy(holdings.copy_to, holdings.copy_from, holdings.copy_bytes);
+    bytes_copied_.fetch_add(holdings.copy_bytes, std::memory_order_relaxed);
+  }
+  ReleaseHoldings(holdings);
+  std::lock_guard lock(submit_mu_);
+  slots_.Release(handle);
+  return result;
+}
+
+int ArenaClient::ReportError(Code code, uint32_t serial) {
+  const arena::ErrorRecord& record = memory_->error_record(serial % arena::kErrorRecordCount);
+  ringd_error error{};
+  error.size = sizeof(error);
+  error.code = static_cast<int32_t>(code);
+  error.rank = record.rank;
+  error.exit_code = record.exit_code;
+  error.signal = record.signal;
+  std::memcpy(error.node, record.node, sizeof(error.node));
+  std::memcpy(error.message, record.message, sizeof(error.message));
+  std::memcpy(error.stderr_tail, record.stderr_tail, sizeof(error.stderr_tail));
+  error.node[sizeof(error.node) - 1] = '\0';
+  error.message[sizeof(error.message) - 1] = '\0';
+  error.stderr_tail[sizeof(error.stderr_tail) - 1] = '\0';
+  std::atomic_thread_fence(std::memory_order_acquire);
+  if (serial == 0 || record.serial.load(std::memory_order_acquire) != serial) {
+    return FailFormat(code,
+                      "the operation failed with code %d; its details were overwritten by later "
+                      "failures: see the job's log (ringctl logs)",
+                      static_cast<int>(code));
+  }
+  return FailWith(error);
+}
+
+int ArenaClient::ReportPoison() {
+  const arena::ArenaHeader& header = memory_->header();
+  return ReportError(static_cast<Code>(header.poison.load()),
+                     header.poison_error.load(std::memory_order_relaxed));
+}
+
+int ArenaClient::ReportGone() {
+  return Fail(Code::kUnavailable, "the ringd worker of this rank is gone; the job has ended");
+}
+
+}  // namespace ringd::client

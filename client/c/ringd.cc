@@ -1,0 +1,308 @@
+// The C ABI: a thin shell over one client, the process's context.
+#include "client/c/ringd.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/c/arena_client.h"
+#include "client/c/connect.h"
+#include "client/c/error.h"
+#include "client/c/plan.h"
+#include "client/c/standalone.h"
+#include "common/base/futex.h"
+#include "common/base/version.h"
+
+namespace ringd::client {
+namespace {
+
+constexpr int64_t kDefaultInitMicros = 60'000'000;
+constexpr int64_t kShutdownMicros = 5'000'000;
+
+// The one global of client/c. Calls run between Enter and Leave, so that shutdown never pulls the
+// client from under them.
+struct Context {
+  std::atomic<ArenaClient*> client{nullptr};
+  std::atomic<uint32_t> calls{0};
+
+  std::mutex mu;  // Init, shutdown, and what follows.
+  std::unique_ptr<ArenaClient> owned;
+  std::unique_ptr<WorkerConnection> connection;
+  // Arenas whose client is gone while callers still hold memory of theirs.
+  std::vector<std::shared_ptr<ArenaMemory>> remains;
+};
+
+// Never destroyed: threads may still call when the process ends.
+Context& TheContext() {
+  static auto* const context = new Context;
+  return *context;
+}
+
+int FailForked() {
+  return Fail(Code::kForked,
+              "this process is a fork of one that uses ringd: ringd works in the parent only; "
+              "start children that need it with exec (multiprocessing: \"spawn\")");
+}
+
+// The client for the length of one call; null after Fail.
+class Call {
+ public:
+  Call() {
+    Context& context = TheContext();
+    if (IsForkedChild()) {
+      FailForked();
+      return;
+    }
+    context.calls.fetch_add(1);
+    entered_ = true;
+    client_ = context.client.load();
+    if (client_ == nullptr)
+      Fail(Code::kNotInitialized, "ringd is not initialized: call init first");
+  }
+  ~Call() {
+    if (entered_) TheContext().calls.fetch_sub(1);
+  }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+  explicit operator bool() const { return client_ != nullptr; }
+  ArenaClient* operator->() const { return client_; }
+  static int code() { return LastError().code; }
+
+ private:
+  bool entered_ = false;
+  ArenaClient* client_ = nullptr;
+};
+
+// Copies as much of a versioned struct as the caller knows of.
+template <typename T>
+int Export(const T& value, T* to) {
+  if (to == nullptr || to->size < sizeof(uint32_t)) {
+    return Fail(Code::kInvalidArgument, "the struct's size is not set");
+  }
+  const uint32_t size = to->size;
+  std::memcpy(to, &value, std::min<size_t>(size, sizeof(T)));
+  to->size = size;
+  return RINGD_OK;
+}
+
+int OpenStandalone(ArenaClientOptions* options) {
+  options->standalone = true;
+  options->segment_bytes = arena::kMinBytes;
+  options->info = ringd_info{.size = sizeof(ringd_info),
+                             .world_size = 1,
+                             .local_size = 1,
+                             .node_count = 1,
+                             .generation = 1};
+  CopyText("standalone", options->info.job, sizeof(options->info.job));
+  CopyText("localhost", options->info.node, sizeof(options->info.node));
+  options->grow = [](uint64_t bytes, UniqueFd* fd, uint64_t* segment_bytes) {
+    *segment_bytes = bytes;
+    return CreateStandaloneSegment(bytes, false, fd);
+  };
+  return CreateStandaloneSegment(options->segment_bytes, true, &options->segment);
+}
+
+int OpenWorker(const std::string& path, int64_t timeout_us,
+               std::unique_ptr<WorkerConnection>* connection, ArenaClientOptions* options) {
+  const int code = WorkerConnection::Open(path, timeout_us, connection, options);
+  if (code != RINGD_OK) return code;
+  options->grow = [worker = connection->get()](uint64_t bytes, UniqueFd* fd,
+                                               uint64_t* segment_bytes) {
+    return worker->NeedSegment(bytes, fd, segment_bytes);
+  };
+  return RINGD_OK;
+}
+
+bool EnvironmentAsksForStandalone() {
+  const char* const value = std::getenv("RINGD_STANDALONE");
+  return value != nullptr && std::strcmp(value, "1") == 0;
+}
+
+int Initialize(const ringd_init_options& given) {
+  const char* socket = given.socket;
+  if (socket == nullptr && given.standalone == 0) socket = std::getenv("RINGD_SOCKET");
+  const bool has_socket = socket != nullptr && *socket != '\0' && given.standalone == 0;
+  const bool standalone = given.standalone != 0 || (!has_socket && EnvironmentAsksForStandalone());
+  if (!has_socket && !standalone) {
+    return Fail(Code::kUnavailable,
+                "RINGD_SOCKET is not set: no ringd worker started this process. Start it with "
+                "`ringctl run -n N -- COMMAND`, or ask for a job of this process alone: "
+                "init(standalone=True) or RINGD_STANDALONE=1");
+  }
+  Context& context = TheContext();
+  ArenaClientOptions options;
+  std::unique_ptr<WorkerConnection> connection;
+  const int64_t timeout_us = given.timeout_us > 0 ? given.timeout_us : kDefaultInitMicros;
+  int code =
+      standalone ? OpenStandalone(&options) : OpenWorker(socket, timeout_us, &connection, &options);
+  if (code != RINGD_OK) return code;
+  std::unique_ptr<ArenaClient> client;
+  code = ArenaClient::Create(std::move(options), &client);
+  if (code != RINGD_OK) return code;
+  context.connection = std::move(connection);
+  context.owned = std::move(client);
+  context.client.store(context.owned.get());
+  return RINGD_OK;
+}
+
+void PruneRemainsLocked(Context& context) {
+  std::erase_if(context.remains, [](const auto& memory) { return memory->caller_blocks() == 0; });
+}
+
+void TearDownLocked(Context& context) {
+  context.client.store(nullptr);
+  context.owned->Shutdown(kShutdownMicros);
+  while (context.calls.load() != 0) {
+    const timespec pause{.tv_sec = 0, .tv_nsec = 100'000};
+    nanosleep(&pause, nullptr);
+  }
+  context.remains.push_back(context.owned->memory());
+  context.owned.reset();
+  context.connection.reset();
+  PruneRemainsLocked(context);
+}
+
+int FreeRemains(void* pointer) {
+  Context& context = TheContext();
+  std::lock_guard lock(context.mu);
+  for (const auto& memory : context.remains) {
+    const arena::Ref block = memory->RefOf(pointer);
+    if (block == arena::kNullRef) continue;
+    if (!memory->Free(block)) break;
+    PruneRemainsLocked(context);
+    return RINGD_OK;
+  }
+  return Fail(Code::kInvalidArgument, "ringd_free: not memory of ringd_allocate, or freed twice");
+}
+
+}  // namespace
+}  // namespace ringd::client
+
+using namespace ringd::client;  // NOLINT: the functions below are C.
+
+int ringd_last_error(ringd_error* error) {
+  const ringd_error& last = LastError();
+  if (error != nullptr) Export(last, error);
+  return last.code;
+}
+
+int ringd_abi_version(void) { return RINGD_ABI_VERSION; }
+
+const char* ringd_version(void) { return ringd::kVersion; }
+
+int ringd_init(const ringd_init_options* options) {
+  if (IsForkedChild()) return FailForked();
+  ringd_init_options given{};
+  if (options != nullptr) {
+    if (options->size < sizeof(uint32_t)) {
+      return Fail(Code::kInvalidArgument, "ringd_init_options.size is not set");
+    }
+    std::memcpy(&given, options, std::min<size_t>(options->size, sizeof(given)));
+  }
+  Context& context = TheContext();
+  std::lock_guard lock(context.mu);
+  if (context.owned != nullptr) return RINGD_OK;
+  return Initialize(given);
+}
+
+int ringd_shutdown(void) {
+  if (IsForkedChild()) return FailForked();
+  Context& context = TheContext();
+  std::lock_guard lock(context.mu);
+  if (context.owned != nullptr) TearDownLocked(context);
+  return RINGD_OK;
+}
+
+int ringd_is_initialized(void) {
+  return !IsForkedChild() && TheContext().client.load() != nullptr ? 1 : 0;
+}
+
+int ringd_get_info(ringd_info* info) {
+  const Call client;
+  return client ? Export(client->info(), info) : Call::code();
+}
+
+void* ringd_allocate(size_t bytes) {
+  const Call client;
+  return client ? client->Allocate(bytes) : nullptr;
+}
+
+int ringd_free(void* pointer) {
+  if (pointer == nullptr) return RINGD_OK;
+  if (IsForkedChild()) return FailForked();
+  {
+    const Call client;
+    if (client && client->Free(pointer) == RINGD_OK) return RINGD_OK;
+  }
+  return FreeRemains(pointer);
+}
+
+int ringd_submit(const ringd_operation* operation, ringd_handle* handle) {
+  const Call client;
+  return client ? client->SubmitBatch(operation, 1, handle) : Call::code();
+}
+
+int ringd_submit_batch(const ringd_operation* operations, size_t n, ringd_handle* handles) {
+  const Call client;
+  return client ? client->SubmitBatch(operations, n, handles) : Call::code();
+}
+
+int ringd_poll(ringd_handle handle) {
+  const Call client;
+  return client ? client->Poll(handle) : -1;
+}
+
+int ringd_wait(ringd_handle handle, int64_t timeout_us) {
+  const Call client;
+  return client ? client->Wait(handle, timeout_us) : Call::code();
+}
+
+int ringd_plan_register(const ringd_plan_bucket* buckets, uint32_t bucket_count,
+                        const ringd_plan_tensor* tensors, uint32_t tensor_count, int64_t timeout_us,
+                        ringd_plan* plan) {
+  const Call client;
+  return client
+             ? client->RegisterPlan(buckets, bucket_count, tensors, tensor_count, timeout_us, plan)
+             : Call::code();
+}
+
+void* ringd_plan_tensor_data(ringd_plan plan, uint32_t index) {
+  const Call client;
+  Plan* const found = client ? client->FindPlan(plan) : nullptr;
+  return found != nullptr ? found->TensorData(index) : nullptr;
+}
+
+int ringd_plan_ready(ringd_plan plan, uint32_t index) {
+  const Call client;
+  Plan* const found = client ? client->FindPlan(plan) : nullptr;
+  return found != nullptr ? found->MarkReady(index) : Call::code();
+}
+
+int ringd_plan_flush(ringd_plan plan, uint32_t* count) {
+  const Call client;
+  Plan* const found = client ? client->FindPlan(plan) : nullptr;
+  return found != nullptr ? found->Flush(count) : Call::code();
+}
+
+int ringd_plan_wait(ringd_plan plan, int64_t timeout_us) {
+  const Call client;
+  Plan* const found = client ? client->FindPlan(plan) : nullptr;
+  return found != nullptr ? found->Wait(timeout_us) : Call::code();
+}
+
+int ringd_plan_unregister(ringd_plan plan) {
+  const Call client;
+  return client ? client->UnregisterPlan(plan) : Call::code();
+}
+
+int ringd_get_counters(ringd_counters* counters) {
+  const Call client;
+  return client ? Export(client->counters(), counters) : Call::code();
+}
