@@ -1,0 +1,105 @@
+"""Joining and leaving the job, and who this rank is."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+from collections.abc import Sequence
+
+from . import _core
+from ._errors import RingdError, make_error
+from ._process_sets import ProcessSet
+
+_core.set_error_factory(make_error)
+
+
+def init(
+    process_sets: Sequence[ProcessSet] | str | None = None,
+    timeout: float | None = None,
+    standalone: bool = False,
+) -> None:
+    """Attaches this process to its job. Does nothing if it is attached already.
+
+    Args:
+        process_sets: for Horovod's sake; only None (or an empty list) is available.
+        timeout: seconds to find this rank's worker; None: 60.
+        standalone: a job of this process alone, without a daemon: `size()` is 1. Also with
+            RINGD_STANDALONE=1 in the environment of a process that no worker started.
+
+    Raises:
+        RingdError: `ringctl run` (or submit) did not start this process, and it did not ask for
+            standalone; the job has ended; or another process holds this rank.
+    """
+    if process_sets:
+        raise RingdError("process sets are not available in this version of ringd")
+    if timeout is not None and timeout <= 0:
+        raise ValueError("timeout must be positive")
+    timeout_us = -1 if timeout is None else max(1, int(timeout * 1e6))
+    _core.init(None, timeout_us, bool(standalone))
+
+
+def shutdown() -> None:
+    """Detaches. Waits for operations in flight, at most five seconds. Arrays stay readable."""
+    _core.shutdown()
+
+
+@atexit.register
+def _leave() -> None:
+    # After an unhandled exception nobody waits for operations that may never end: the process's
+    # end is what tells the daemon.
+    if not _core.is_initialized() or getattr(sys, "last_value", None) is not None:
+        return
+    try:
+        _core.shutdown()
+    except RingdError:
+        pass
+
+
+def is_initialized() -> bool:
+    """Whether this process is attached."""
+    return _core.is_initialized()
+
+
+def rank() -> int:
+    """This process's number in the job, 0 to size() - 1."""
+    return _core.info()[0]
+
+
+def size() -> int:
+    """Number of ranks in the job."""
+    return _core.info()[1]
+
+
+def local_rank() -> int:
+    """This process's number among the job's ranks on this node."""
+    return _core.info()[2]
+
+
+def local_size() -> int:
+    """Number of the job's ranks on this node."""
+    return _core.info()[3]
+
+
+def cross_rank() -> int:
+    """The number of this node among the job's nodes."""
+    return _core.info()[4]
+
+
+def cross_size() -> int:
+    """Number of nodes of the job."""
+    return _core.info()[5]
+
+
+def generation() -> int:
+    """The number of the job's membership: grows whenever ranks come or go."""
+    return _core.info()[6]
+
+
+def stats() -> dict[str, int]:
+    """Counters of this rank since init().
+
+    Keys: `operations` (completed), `bytes_reduced`, `bytes_copied` (between the caller's memory and
+    the arena), `negotiation_messages`, `arena_bytes`, `stalls`, `generation`, and `backstops` (sleeps
+    that ended by their timer; a wake-up was lost).
+    """
+    return _core.counters()

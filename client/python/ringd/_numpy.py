@@ -1,0 +1,536 @@
+"""Collective operations on NumPy arrays.
+
+All of them are COLLECTIVE: every rank calls the same ones in the same order. Arrays may be of any
+shape (0-dimensional, empty, non-contiguous); dtypes are bool, (u)int8 to (u)int64, float16, float32,
+float64, and bfloat16 of the package ml_dtypes. Anything `np.asarray` takes will do as an input.
+
+Errors: ValueError for what is wrong on this rank alone (unknown op, root out of range, dtype that
+ringd does not have); MismatchError where ranks called different things; PeerFailedError where a rank
+has died; see `ringd.RingdError` for the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
+
+from . import _core, _ops
+from ._errors import RingdError
+from ._handles import Handle
+from ._ops import Buffer, Request
+from ._process_sets import ProcessSet, global_process_set, require_global
+from ._types import ReduceOp, dtype_code
+
+_DTYPE_CODES: dict[np.dtype[Any], int] = {}
+
+
+def _code_of(dtype: np.dtype[Any]) -> int:
+    code = _DTYPE_CODES.get(dtype)
+    if code is None:
+        code = dtype_code(dtype.name)
+        if not dtype.isnative:
+            raise ValueError(f"dtype {dtype} has a foreign byte order; use astype({dtype.name!r})")
+        _DTYPE_CODES[dtype] = code
+    return code
+
+
+def _buffer(array: np.ndarray[Any, Any]) -> Buffer:
+    return Buffer(array.ctypes.data, array.shape, _code_of(array.dtype), array)
+
+
+def _source(tensor: ArrayLike) -> np.ndarray[Any, Any]:
+    array = np.asarray(tensor)
+    _code_of(array.dtype)
+    flags = array.flags
+    return array if flags.c_contiguous and flags.aligned else array.copy(order="C")
+
+
+class _Target:
+    """Where a result goes: a new array, or one of the caller's by way of a copy if need be."""
+
+    __slots__ = ("array", "out")
+
+    def __init__(
+        self, shape: tuple[int, ...], dtype: np.dtype[Any], out: np.ndarray[Any, Any] | None
+    ) -> None:
+        self.out = out
+        if out is None:
+            self.array = np.empty(shape, dtype)
+            return
+        if not isinstance(out, np.ndarray):
+            raise TypeError(f"out is a {type(out).__name__}, not an array")
+        if out.shape != tuple(shape) or out.dtype != dtype:
+            raise ValueError(
+                f"out is {out.dtype}{list(out.shape)}, but the result is {dtype}{list(shape)}"
+            )
+        if not out.flags.writeable:
+            raise ValueError("out is read-only")
+        self.array = out if out.flags.carray else np.empty(shape, dtype)
+
+    def finish(self) -> np.ndarray[Any, Any]:
+        if self.out is None or self.out is self.array:
+            return self.array
+        self.out[...] = self.array
+        return self.out
+
+
+def _in_place(tensor: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], _Target]:
+    if not isinstance(tensor, np.ndarray):
+        raise TypeError(f"an array is needed to work in place, not a {type(tensor).__name__}")
+    target = _Target(tensor.shape, tensor.dtype, tensor)
+    if target.array is tensor:
+        return tensor, target
+    target.array[...] = tensor
+    return target.array, target
+
+
+def _no_weight(weight: float | None) -> None:
+    if weight is not None:
+        raise RingdError("weight is not available in this version of ringd")
+
+
+def _allreduce(
+    tensor: ArrayLike,
+    op: int,
+    name: str | None,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+    out: np.ndarray[Any, Any] | None = None,
+) -> Request:
+    require_global(process_set)
+    source = _source(tensor)
+    target = _Target(source.shape, source.dtype, out)
+    return _ops.allreduce(
+        _buffer(source), _buffer(target.array), target.finish, op, name, prescale, postscale
+    )
+
+
+def allreduce_async(
+    tensor: ArrayLike,
+    op: int = ReduceOp.Average,
+    name: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    weight: float | None = None,
+    out: np.ndarray[Any, Any] | None = None,
+) -> Handle:
+    """Starts `allreduce`. Leave `tensor` and `out` alone until `synchronize(handle)` returns."""
+    _no_weight(weight)
+    return _ops.start(
+        _allreduce(tensor, op, name, prescale_factor, postscale_factor, process_set, out)
+    )
+
+
+def allreduce(
+    tensor: ArrayLike,
+    op: int = ReduceOp.Average,
+    name: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    weight: float | None = None,
+    out: np.ndarray[Any, Any] | None = None,
+) -> np.ndarray[Any, Any]:
+    """Reduces an array over all ranks; the result, of the same shape and dtype, on each of them.
+
+    Args:
+        tensor: same shape and dtype on all ranks.
+        op: Average (integers: truncated toward zero), Sum, Min, Max or Product. For bool Sum and Max
+            are "or", Product and Min are "and".
+        name: appears in messages; all ranks must give the same one.
+        prescale_factor: multiplies each rank's input.
+        postscale_factor: multiplies the result.
+        out: array for the result. May be `tensor` itself.
+    """
+    return allreduce_async(
+        tensor, op, name, prescale_factor, postscale_factor, process_set, weight, out
+    ).wait()
+
+
+def allreduce_async_(
+    tensor: np.ndarray[Any, Any],
+    op: int = ReduceOp.Average,
+    name: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    weight: float | None = None,
+) -> Handle:
+    """Starts `allreduce_`."""
+    _no_weight(weight)
+    require_global(process_set)
+    array, target = _in_place(tensor)
+    buffer = _buffer(array)
+    return _ops.start(
+        _ops.allreduce(buffer, buffer, target.finish, op, name, prescale_factor, postscale_factor)
+    )
+
+
+def allreduce_(
+    tensor: np.ndarray[Any, Any],
+    op: int = ReduceOp.Average,
+    name: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    weight: float | None = None,
+) -> np.ndarray[Any, Any]:
+    """`allreduce` in place. Returns `tensor`."""
+    return allreduce_async_(
+        tensor, op, name, prescale_factor, postscale_factor, process_set, weight
+    ).wait()
+
+
+def grouped_allreduce_async(
+    tensors: Sequence[ArrayLike],
+    op: int = ReduceOp.Average,
+    name: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """Starts `grouped_allreduce`."""
+    names = _member_names(tensors, name)
+    return _ops.start_group(
+        [
+            _allreduce(tensor, op, each, prescale_factor, postscale_factor, process_set)
+            for tensor, each in zip(tensors, names, strict=True)
+        ]
+    )
+
+
+def grouped_allreduce(
+    tensors: Sequence[ArrayLike],
+    op: int = ReduceOp.Average,
+    name: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[np.ndarray[Any, Any]]:
+    """`allreduce` of each array of a list, started together. The arrays may differ in dtype."""
+    return grouped_allreduce_async(
+        tensors, op, name, prescale_factor, postscale_factor, process_set
+    ).wait()
+
+
+def broadcast_async(
+    tensor: ArrayLike,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    out: np.ndarray[Any, Any] | None = None,
+) -> Handle:
+    """Starts `broadcast`."""
+    require_global(process_set)
+    source = _source(tensor)
+    target = _Target(source.shape, source.dtype, out)
+    return _ops.start(
+        _ops.broadcast(_buffer(source), _buffer(target.array), target.finish, root_rank, name)
+    )
+
+
+def broadcast(
+    tensor: ArrayLike,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    out: np.ndarray[Any, Any] | None = None,
+) -> np.ndarray[Any, Any]:
+    """The root's array, on each rank. `tensor` has the same shape and dtype on all ranks."""
+    return broadcast_async(tensor, root_rank, name, process_set, out).wait()
+
+
+def broadcast_async_(
+    tensor: np.ndarray[Any, Any],
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """Starts `broadcast_`."""
+    require_global(process_set)
+    array, target = _in_place(tensor)
+    buffer = _buffer(array)
+    return _ops.start(_ops.broadcast(buffer, buffer, target.finish, root_rank, name))
+
+
+def broadcast_(
+    tensor: np.ndarray[Any, Any],
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> np.ndarray[Any, Any]:
+    """`broadcast` in place. Returns `tensor`."""
+    return broadcast_async_(tensor, root_rank, name, process_set).wait()
+
+
+class _LateTarget:
+    """A target whose shape is known once the ranks have told one another theirs."""
+
+    __slots__ = ("_dtype", "_out", "_target")
+
+    def __init__(self, dtype: np.dtype[Any], out: np.ndarray[Any, Any] | None) -> None:
+        self._dtype = dtype
+        self._out = out
+        self._target: _Target | None = None
+
+    def allocate(self, shape: tuple[int, ...]) -> Buffer:
+        self._target = _Target(shape, self._dtype, self._out)
+        return _buffer(self._target.array)
+
+    def finish(self, _: Buffer) -> np.ndarray[Any, Any]:
+        assert self._target is not None
+        return self._target.finish()
+
+
+def _allgather(
+    tensor: ArrayLike,
+    name: str | None,
+    process_set: ProcessSet,
+    out: np.ndarray[Any, Any] | None = None,
+) -> Request:
+    require_global(process_set)
+    source = _source(tensor)
+    target = _LateTarget(source.dtype, out)
+    return _ops.allgather(_buffer(source), target.allocate, target.finish, name)
+
+
+def allgather_async(
+    tensor: ArrayLike,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    out: np.ndarray[Any, Any] | None = None,
+) -> Handle:
+    """Starts `allgather`. Blocks until all ranks have started it: they exchange their sizes."""
+    return _ops.start(_allgather(tensor, name, process_set, out))
+
+
+def allgather(
+    tensor: ArrayLike,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    out: np.ndarray[Any, Any] | None = None,
+) -> np.ndarray[Any, Any]:
+    """All ranks' arrays, concatenated along the first dimension in rank order.
+
+    The first dimension may differ between ranks, and be 0; the others and the dtype may not.
+    """
+    return allgather_async(tensor, name, process_set, out).wait()
+
+
+def grouped_allgather_async(
+    tensors: Sequence[ArrayLike],
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """Starts `grouped_allgather`."""
+    names = _member_names(tensors, name)
+    return _ops.start_group(
+        [_allgather(tensor, each, process_set) for tensor, each in zip(tensors, names, strict=True)]
+    )
+
+
+def grouped_allgather(
+    tensors: Sequence[ArrayLike],
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> list[np.ndarray[Any, Any]]:
+    """`allgather` of each array of a list."""
+    return grouped_allgather_async(tensors, name, process_set).wait()
+
+
+def _reducescatter(
+    tensor: ArrayLike,
+    op: int,
+    name: str | None,
+    process_set: ProcessSet,
+    prescale: float,
+    postscale: float,
+    out: np.ndarray[Any, Any] | None = None,
+) -> Request:
+    require_global(process_set)
+    source = _source(tensor)
+    target = _LateTarget(source.dtype, out)
+    return _ops.reducescatter(
+        _buffer(source), target.allocate, target.finish, op, name, prescale, postscale
+    )
+
+
+def reducescatter_async(
+    tensor: ArrayLike,
+    op: int = ReduceOp.Average,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    out: np.ndarray[Any, Any] | None = None,
+) -> Handle:
+    """Starts `reducescatter`."""
+    return _ops.start(
+        _reducescatter(tensor, op, name, process_set, prescale_factor, postscale_factor, out)
+    )
+
+
+def reducescatter(
+    tensor: ArrayLike,
+    op: int = ReduceOp.Average,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    out: np.ndarray[Any, Any] | None = None,
+) -> np.ndarray[Any, Any]:
+    """This rank's rows of the array reduced over all ranks.
+
+    The first dimension is divided among the ranks; the first `rows % size()` ranks get one row more.
+    `tensor` has the same shape (at least one dimension) and dtype on all ranks.
+    """
+    return reducescatter_async(
+        tensor, op, name, process_set, prescale_factor, postscale_factor, out
+    ).wait()
+
+
+def grouped_reducescatter_async(
+    tensors: Sequence[ArrayLike],
+    op: int = ReduceOp.Average,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Handle:
+    """Starts `grouped_reducescatter`."""
+    names = _member_names(tensors, name)
+    return _ops.start_group(
+        [
+            _reducescatter(tensor, op, each, process_set, prescale_factor, postscale_factor)
+            for tensor, each in zip(tensors, names, strict=True)
+        ]
+    )
+
+
+def grouped_reducescatter(
+    tensors: Sequence[ArrayLike],
+    op: int = ReduceOp.Average,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[np.ndarray[Any, Any]]:
+    """`reducescatter` of each array of a list, started together."""
+    return grouped_reducescatter_async(
+        tensors, op, name, process_set, prescale_factor, postscale_factor
+    ).wait()
+
+
+def alltoall_async(
+    tensor: ArrayLike,
+    splits: ArrayLike | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    out: np.ndarray[Any, Any] | None = None,
+) -> Handle:
+    """Starts `alltoall`. Blocks until all ranks have started it: they exchange their sizes."""
+    require_global(process_set)
+    source = _source(tensor)
+    target = _LateTarget(source.dtype, out)
+
+    def finish(buffer: Buffer, received: list[int]) -> Any:
+        result = target.finish(buffer)
+        return result if splits is None else (result, np.array(received, dtype=np.int32))
+
+    rows = None if splits is None else _checked_splits(splits)
+    return _ops.start(_ops.alltoall(_buffer(source), rows, target.allocate, finish, name))
+
+
+def alltoall(
+    tensor: ArrayLike,
+    splits: ArrayLike | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    out: np.ndarray[Any, Any] | None = None,
+) -> Any:
+    """Sends rows of the first dimension to each rank; what this rank received, in rank order.
+
+    Args:
+        tensor: at least one dimension; dimensions but the first and the dtype are the same on all
+            ranks.
+        splits: `size()` integers: rows for each rank. Rows beyond their sum are not sent. None:
+            equal shares.
+
+    Returns:
+        The array; with `splits` a pair: the array, and an int32 array of the rows that each rank
+        sent.
+    """
+    return alltoall_async(tensor, splits, name, process_set, out).wait()
+
+
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Blocks until all ranks have called it."""
+    require_global(process_set)
+    _ops.start(_ops.barrier_request()).wait()
+
+
+def poll(handle: Handle) -> bool:
+    """Whether the operation is over, so that `synchronize` won't block."""
+    return handle.done()
+
+
+def synchronize(handle: Handle) -> Any:
+    """Blocks until the operation is over; its result. Once for each handle."""
+    return handle.wait()
+
+
+class _ArenaBlock:
+    """Memory in the arena for as long as arrays refer to it."""
+
+    __slots__ = ("__array_interface__", "_pointer")
+
+    def __init__(self, nbytes: int) -> None:
+        self._pointer = _core.allocate(nbytes)
+        self.__array_interface__ = {
+            "data": (self._pointer, False),
+            "shape": (nbytes,),
+            "typestr": "|u1",
+            "version": 3,
+        }
+
+    def __del__(self, free: Any = _core.free) -> None:
+        pointer = getattr(self, "_pointer", None)
+        if pointer is None:
+            return
+        try:
+            free(pointer)
+        except RuntimeError:
+            pass  # A forked child: the memory goes with the process.
+
+
+def empty(shape: int | Sequence[int], dtype: DTypeLike = np.float32) -> np.ndarray[Any, Any]:
+    """An uninitialised array in the arena: operations on it copy nothing on submission.
+
+    Freed when the last array that refers to it is collected. RingdError where the arena can't grow.
+    """
+    wanted = np.dtype(dtype)
+    _code_of(wanted)
+    dims = (int(shape),) if isinstance(shape, int | np.integer) else tuple(int(n) for n in shape)
+    if any(dim < 0 for dim in dims):
+        raise ValueError(f"shape {dims} has a negative dimension")
+    nbytes = wanted.itemsize
+    for dim in dims:
+        nbytes *= dim
+    block = np.asarray(_ArenaBlock(max(nbytes, 1)))
+    return block[:nbytes].view(wanted).reshape(dims)
+
+
+def _member_names(tensors: Sequence[Any], name: str | None) -> list[str | None]:
+    return [None if name is None else f"{name}.{i}" for i in range(len(tensors))]
+
+
+def _checked_splits(splits: ArrayLike) -> list[int]:
+    array = np.asarray(splits)
+    if array.ndim != 1 or not (np.issubdtype(array.dtype, np.integer) or array.size == 0):
+        raise ValueError("splits is a list of integers, or an array of them with one dimension")
+    return [int(n) for n in array]

@@ -1,0 +1,362 @@
+"""Operations on memory: what every framework package stands on. No framework is named here.
+
+Tensors are `Buffer`s: an address, a shape and a dtype's number, C-contiguous. Functions submit and
+return a `Handle`; `finish` makes its result once the operation is over.
+"""
+
+from __future__ import annotations
+
+import array
+import math
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from . import _core
+from ._errors import MismatchError, RingdError
+from ._handles import Handle, check_sequence, reap_abandoned
+from ._types import BOOL, DTYPE_BYTES, INT64, UINT8, Operation, ReduceOp, signature
+
+_MAX_DIMS = 32
+_MAX_NAME_BYTES = 4096
+_KNOWN_DIMS = 8  # Dimensions that ranks tell one another ahead of an uneven operation.
+
+_core_submit = _core.submit
+
+
+class Buffer(NamedTuple):
+    """C-contiguous memory of a tensor; `owner` keeps it alive."""
+
+    pointer: int
+    shape: tuple[int, ...]
+    dtype: int
+    owner: Any
+
+    @property
+    def count(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Length in bytes."""
+        return self.count * DTYPE_BYTES[self.dtype]
+
+
+Allocate = Callable[[tuple[int, ...]], Buffer]
+Finish = Callable[[], Any]
+
+_sites: dict[tuple[Any, int], str] = {}
+
+
+def call_site() -> str | None:
+    """`train.py:41`: the line outside of this package that called it. For messages only."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if not frame.f_globals.get("__name__", "").startswith("ringd"):
+            key = (frame.f_code, frame.f_lineno)
+            site = _sites.get(key)
+            if site is None:
+                if len(_sites) > 10_000:
+                    _sites.clear()
+                site = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+                _sites[key] = site = site.replace("\0", "")
+            return site
+        frame = frame.f_back
+    return None
+
+
+def check_reduction(op: int, dtype: int) -> int:
+    """The reduction's number. ValueError for one that does not exist, or not for this dtype."""
+    try:
+        op = ReduceOp(op)
+    except ValueError:
+        names = ", ".join(member.name for member in ReduceOp)
+        raise ValueError(f"op {op!r} is not one of {names}") from None
+    if op is ReduceOp.Adasum:
+        raise RingdError("Adasum is not available in this version of ringd")
+    if op is ReduceOp.Average and dtype == BOOL:
+        raise ValueError("bool has no average; use Sum (or) or Product (and)")
+    return int(op)
+
+
+def check_root(root: int) -> int:
+    """ValueError for a root that is no rank of this job."""
+    size = _core.info()[1]
+    if not 0 <= root < size:
+        raise ValueError(f"root_rank {root} is not a rank of a job of {size}")
+    return int(root)
+
+
+def check_name(name: str | None) -> str | None:
+    """ValueError for a name that is too long."""
+    if name is not None and len(name.encode()) > _MAX_NAME_BYTES:
+        raise ValueError(f"the name is longer than {_MAX_NAME_BYTES} bytes")
+    return name
+
+
+def _check_first_dim(what: str, source: Buffer) -> None:
+    if not source.shape:
+        raise ValueError(f"{what} needs a tensor of at least one dimension")
+
+
+def _pack(
+    operation: Operation,
+    source: Buffer,
+    target: Buffer,
+    *,
+    op: int = 0,
+    root: int = 0,
+    counts: bytes | None = None,
+    name: str | None = None,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+) -> tuple[Any, ...]:
+    if len(source.shape) > _MAX_DIMS:
+        raise ValueError(f"a tensor of {len(source.shape)} dimensions; {_MAX_DIMS} are the limit")
+    return (
+        operation,
+        source.dtype,
+        op,
+        root,
+        source.pointer,
+        source.count,
+        target.pointer,
+        target.count,
+        source.shape,
+        counts,
+        name,
+        call_site(),
+        prescale,
+        postscale,
+        0,
+        0,
+    )
+
+
+def _start(packed: tuple[Any, ...], source: Buffer, target: Buffer, finish: Finish) -> Handle:
+    name = packed[10]
+    check_sequence(name)
+    reap_abandoned()
+    raw = _core_submit(*packed)
+    return Handle([raw], finish, (source, target), target.nbytes, name is None)
+
+
+class Request(NamedTuple):
+    """An operation that is ready to be submitted alone or in a group."""
+
+    packed: tuple[Any, ...]
+    source: Buffer
+    target: Buffer
+    finish: Finish
+
+
+def start(request: Request) -> Handle:
+    """Submits one operation."""
+    return _start(*request)
+
+
+def start_group(requests: Sequence[Request]) -> Handle:
+    """Submits operations that become visible together; the result is the list of results."""
+    check_sequence(requests[0].packed[10] if requests else None)
+    reap_abandoned()
+    raw = _core.submit_batch([request.packed for request in requests])
+    unnamed = any(request.packed[10] is None for request in requests)
+    return Handle(
+        raw,
+        lambda: [request.finish() for request in requests],
+        list(requests),
+        max((request.target.nbytes for request in requests), default=0),
+        unnamed,
+    )
+
+
+def allreduce(
+    source: Buffer,
+    target: Buffer,
+    finish: Finish,
+    op: int,
+    name: str | None,
+    prescale: float,
+    postscale: float,
+) -> Request:
+    """Reduces all ranks' `source` into every rank's `target`, of the same shape and dtype."""
+    packed = _pack(
+        Operation.ALLREDUCE,
+        source,
+        target,
+        op=check_reduction(op, source.dtype),
+        name=check_name(name),
+        prescale=float(prescale),
+        postscale=float(postscale),
+    )
+    return Request(packed, source, target, finish)
+
+
+def broadcast(
+    source: Buffer, target: Buffer, finish: Finish, root: int, name: str | None
+) -> Request:
+    """Copies the root's `source` to every rank's `target`, of the same shape and dtype."""
+    packed = _pack(
+        Operation.BROADCAST, source, target, root=check_root(root), name=check_name(name)
+    )
+    return Request(packed, source, target, finish)
+
+
+def reducescatter(
+    source: Buffer,
+    allocate: Allocate,
+    finish: Callable[[Buffer], Any],
+    op: int,
+    name: str | None,
+    prescale: float,
+    postscale: float,
+) -> Request:
+    """Reduces all ranks' `source`; each rank gets its rows of the first dimension.
+
+    The first `rows % size` ranks get one row more than the others.
+    """
+    _check_first_dim("reducescatter", source)
+    rank, size = _core.info()[:2]
+    shares = split_evenly(source.shape[0], size)
+    row = math.prod(source.shape[1:])
+    target = allocate((shares[rank], *source.shape[1:]))
+    packed = _pack(
+        Operation.REDUCESCATTER,
+        source,
+        target,
+        op=check_reduction(op, source.dtype),
+        counts=_int64s([share * row for share in shares]),
+        name=check_name(name),
+        prescale=float(prescale),
+        postscale=float(postscale),
+    )
+    return Request(packed, source, target, lambda: finish(target))
+
+
+def split_evenly(rows: int, size: int) -> list[int]:
+    """Rows of each rank: the first ones get one more where it doesn't divide."""
+    share, extra = divmod(rows, size)
+    return [share + (rank < extra) for rank in range(size)]
+
+
+def allgather(
+    source: Buffer, allocate: Allocate, finish: Callable[[Buffer], Any], name: str | None
+) -> Request:
+    """COLLECTIVE: concatenates all ranks' `source` along the first dimension, in rank order.
+
+    Blocks until all ranks have called it: they tell one another their first dimensions.
+    """
+    _check_first_dim("allgather", source)
+    rows = [told[0] for told in _tell("allgather", source, [source.shape[0]], name)]
+    row = math.prod(source.shape[1:])
+    target = allocate((sum(rows), *source.shape[1:]))
+    packed = _pack(
+        Operation.ALLGATHER, source, target, counts=_int64s([n * row for n in rows]), name=name
+    )
+    return Request(packed, source, target, lambda: finish(target))
+
+
+def alltoall(
+    source: Buffer,
+    splits: Sequence[int] | None,
+    allocate: Allocate,
+    finish: Callable[[Buffer, list[int]], Any],
+    name: str | None,
+) -> Request:
+    """COLLECTIVE: sends `splits[r]` rows of `source` to rank r; what is received, in rank order.
+
+    `finish` also gets how many rows came from each rank. Blocks until all ranks have called it.
+    """
+    _check_first_dim("alltoall", source)
+    rank, size = _core.info()[:2]
+    rows = _check_splits(splits, source.shape[0], size)
+    matrix = _tell("alltoall", source, rows, name)
+    row = math.prod(source.shape[1:])
+    received = [told[rank] for told in matrix]
+    target = allocate((sum(received), *source.shape[1:]))
+    sent = source._replace(shape=(sum(rows), *source.shape[1:]))  # Rows beyond are not sent.
+    packed = _pack(
+        Operation.ALLTOALL,
+        sent,
+        target,
+        counts=_int64s([n * row for told in matrix for n in told]),
+        name=name,
+    )
+    return Request(packed, sent, target, lambda: finish(target, received))
+
+
+def _check_splits(splits: Sequence[int] | None, rows: int, size: int) -> list[int]:
+    if splits is None:
+        if rows % size != 0:
+            raise ValueError(
+                f"alltoall without splits: the first dimension is {rows}, which can't be divided "
+                f"among {size} ranks"
+            )
+        return [rows // size] * size
+    checked = [int(n) for n in splits]
+    if len(checked) != size:
+        raise ValueError(f"splits has {len(checked)} numbers for {size} ranks")
+    if any(n < 0 for n in checked):
+        raise ValueError("splits has a negative number")
+    if sum(checked) > rows:
+        raise ValueError(f"splits add up to {sum(checked)}, but the first dimension is {rows}")
+    return checked
+
+
+def barrier_request() -> Request:
+    """Nothing, on all ranks."""
+    nothing = Buffer(0, (0,), UINT8, None)
+    return Request(_pack(Operation.BARRIER, nothing, nothing), nothing, nothing, lambda: None)
+
+
+def _int64s(numbers: list[int]) -> bytes:
+    return array.array("q", numbers).tobytes()
+
+
+def _fold(dims: tuple[int, ...]) -> int:
+    """A number for dimensions that have no place of their own; the same on all ranks."""
+    folded = 0
+    for dim in dims:
+        folded = (folded * 1_000_003 + dim + 1) % (1 << 62)
+    return folded
+
+
+def _tell(what: str, source: Buffer, numbers: list[int], name: str | None) -> list[list[int]]:
+    """COLLECTIVE: each rank's `numbers`. MismatchError where dtypes or other dimensions differ."""
+    size = _core.info()[1]
+    tail = source.shape[1:]
+    known = [*tail[:_KNOWN_DIMS], *[0] * (_KNOWN_DIMS - len(tail))]
+    head = [source.dtype, len(source.shape), _fold(tail[_KNOWN_DIMS:]), *known]
+    mine = array.array("q", [*head, source.shape[0], *numbers])
+    width = len(mine)
+    theirs = array.array("q", bytes(8 * width * size))
+    into = Buffer(theirs.buffer_info()[0], (size * width,), INT64, theirs)
+    outof = Buffer(mine.buffer_info()[0], (width,), INT64, mine)
+    packed = _pack(Operation.ALLGATHER, outof, into, name=check_name(name))
+    _start(packed, outof, into, lambda: None).wait()
+    told = [theirs[rank * width : (rank + 1) * width] for rank in range(size)]
+    _check_alike(what, told, len(head), name)
+    return [list(row[len(head) + 1 :]) for row in told]
+
+
+def _check_alike(what: str, told: list[Any], width: int, name: str | None) -> None:
+    for rank, row in enumerate(told):
+        if row[:width] == told[0][:width]:
+            continue
+        values = tuple(_shown(other, width) for other in (told[0], row))
+        label = f"{what} '{name}'" if name is not None else what
+        raise MismatchError(
+            f"{label} is not the same on all ranks: rank 0 has {values[0]}, rank {rank} has "
+            f"{values[1]}; only the first dimension may differ",
+            (name,) if name is not None else (),
+            (0, rank),
+            values,
+        )
+
+
+def _shown(row: Any, width: int) -> str:
+    dtype, ndim = row[0], row[1]
+    tail = tuple(row[3 : 3 + min(ndim - 1, _KNOWN_DIMS)])
+    return signature(dtype, (row[width], *tail))
