@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -23,7 +24,8 @@ constexpr int kExitBadInput = 2;
 constexpr char kSystemConfig[] = "/etc/ringd/ringd.toml";
 
 int BadInput(const std::string& message) {
-  fprintf(stderr, "ringd-scheduler: %s\n", message.c_str());
+  const bool named = message.rfind("ringd-scheduler: ", 0) == 0;
+  fprintf(stderr, "%s%s\n", named ? "" : "ringd-scheduler: ", message.c_str());
   return kExitBadInput;
 }
 
@@ -56,6 +58,7 @@ const char* WaitForEnd(int signals, int lifeline) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  setenv("GRPC_VERBOSITY", "NONE", 0);  // What goes wrong is told by us, in one line.
   ringd::scheduler::Options options;
   ringd::Config config("ringd-scheduler");
   ringd::scheduler::AddOptions(&options, &config);
