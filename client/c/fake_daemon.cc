@@ -1,0 +1,160 @@
+#include "client/c/fake_daemon.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <utility>
+
+#include "client/c/error.h"
+#include "client/c/standalone.h"
+#include "common/base/futex.h"
+
+namespace ringd::client {
+namespace {
+
+std::byte* MapOrDie(int fd, uint64_t bytes) {
+  void* const base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (base == MAP_FAILED) std::abort();
+  return static_cast<std::byte*>(base);
+}
+
+}  // namespace
+
+FakeDaemon::FakeDaemon(Handler handler) : handler_(std::move(handler)) {
+  if (CreateStandaloneSegment(arena::kMinBytes, true, &segment_) != RINGD_OK) std::abort();
+  bases_[0] = MapOrDie(segment_.get(), arena::kMinBytes);
+  bytes_[0] = arena::kMinBytes;
+  segment_count_ = 1;
+  doorbell_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  thread_ = std::thread([this] { Run(); });
+}
+
+FakeDaemon::~FakeDaemon() {
+  stop_.store(true);
+  const uint64_t one = 1;
+  if (write(doorbell_.get(), &one, sizeof(one)) < 0) std::abort();
+  thread_.join();
+  for (int i = 0; i < segment_count_; ++i) munmap(bases_[i], bytes_[i]);
+}
+
+ArenaClientOptions FakeDaemon::Options(int rank, int size) {
+  ArenaClientOptions options;
+  options.segment = std::move(segment_);
+  options.segment_bytes = arena::kMinBytes;
+  options.doorbell = UniqueFd(dup(doorbell_.get()));
+  options.info = ringd_info{.size = sizeof(ringd_info),
+                            .rank = rank,
+                            .world_size = size,
+                            .local_rank = rank,
+                            .local_size = size,
+                            .node_count = 1,
+                            .generation = 1};
+  options.grow = [this](uint64_t bytes, UniqueFd* fd, uint64_t* segment_bytes) {
+    return Grow(bytes, fd, segment_bytes);
+  };
+  return options;
+}
+
+int FakeDaemon::Grow(uint64_t bytes, UniqueFd* fd, uint64_t* segment_bytes) {
+  *segment_bytes = bytes;
+  if (const int code = CreateStandaloneSegment(bytes, false, fd); code != RINGD_OK) return code;
+  std::lock_guard lock(mu_);
+  bases_[segment_count_] = MapOrDie(fd->get(), bytes);
+  bytes_[segment_count_] = bytes;
+  ++segment_count_;
+  return RINGD_OK;
+}
+
+std::byte* FakeDaemon::Pointer(arena::Ref ref) {
+  std::lock_guard lock(mu_);
+  return bases_[arena::RefSegment(ref)] + arena::RefOffset(ref);
+}
+
+std::vector<arena::Descriptor> FakeDaemon::seen() {
+  std::lock_guard lock(mu_);
+  return seen_;
+}
+
+void FakeDaemon::Run() {
+  auto& header = *reinterpret_cast<arena::ArenaHeader*>(bases_[0]);
+  const auto* const queue =
+      reinterpret_cast<const arena::Descriptor*>(bases_[0] + arena::SegmentOffsets().queue);
+  uint64_t tail = 0;
+  while (true) {
+    while (tail < header.head.load()) {
+      const arena::Descriptor descriptor = queue[tail % arena::kSlotCount];
+      header.tail.store(++tail, std::memory_order_release);
+      Handle(descriptor);
+    }
+    if (stop_.load()) return;
+    header.sleeping.store(1);
+    if (tail == header.head.load()) {
+      pollfd bell{.fd = doorbell_.get(), .events = POLLIN, .revents = 0};
+      uint64_t rung = 0;
+      if (poll(&bell, 1, 10'000) == 1 && read(doorbell_.get(), &rung, sizeof(rung)) > 0) {
+        doorbells_.fetch_add(1);
+      }
+    }
+    header.sleeping.store(0);
+  }
+}
+
+void FakeDaemon::Handle(const arena::Descriptor& descriptor) {
+  {
+    std::lock_guard lock(mu_);
+    seen_.push_back(descriptor);
+  }
+  const Reply reply = handler_(descriptor);
+  if (!reply.hold) {
+    Complete(descriptor, reply);
+    return;
+  }
+  std::lock_guard lock(mu_);
+  held_.push_back(descriptor);
+}
+
+void FakeDaemon::CompleteHeld() {
+  std::vector<arena::Descriptor> held;
+  {
+    std::lock_guard lock(mu_);
+    held.swap(held_);
+  }
+  for (const arena::Descriptor& descriptor : held) Complete(descriptor, Reply{});
+}
+
+uint32_t FakeDaemon::WriteError(const Reply& reply) {
+  if (reply.code == arena::Code::kOk) return 0;
+  const uint32_t serial = ++error_serial_;
+  auto* const records =
+      reinterpret_cast<arena::ErrorRecord*>(bases_[0] + arena::SegmentOffsets().errors);
+  arena::ErrorRecord& record = records[serial % arena::kErrorRecordCount];
+  record.serial.store(0);
+  record.rank = reply.rank;
+  record.exit_code = -1;
+  record.signal = 9;
+  CopyText("node-a", record.node, sizeof(record.node));
+  CopyText(reply.message, record.message, sizeof(record.message));
+  CopyText("last line", record.stderr_tail, sizeof(record.stderr_tail));
+  record.serial.store(serial, std::memory_order_release);
+  return serial;
+}
+
+void FakeDaemon::Complete(const arena::Descriptor& descriptor, const Reply& reply) {
+  auto* const slots = reinterpret_cast<arena::Slot*>(bases_[0] + arena::SegmentOffsets().slots);
+  arena::Slot& slot = slots[descriptor.slot];
+  slot.code.store(static_cast<uint32_t>(reply.code), std::memory_order_relaxed);
+  slot.error.store(WriteError(reply), std::memory_order_relaxed);
+  slot.word.store(descriptor.number);
+  if (slot.waiters.load() > 0) FutexWakeAll(&slot.word);
+}
+
+void FakeDaemon::Poison(arena::Code code, const std::string& message) {
+  auto& header = *reinterpret_cast<arena::ArenaHeader*>(bases_[0]);
+  header.poison_error.store(WriteError(Reply{.code = code, .message = message, .rank = 1}));
+  header.poison.store(static_cast<uint32_t>(code));
+}
+
+}  // namespace ringd::client

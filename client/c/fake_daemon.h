@@ -1,0 +1,68 @@
+// For tests: a daemon of one arena, on a thread, that sees descriptors and completes them as it is
+// told.
+#ifndef RINGD_CLIENT_C_FAKE_DAEMON_H_
+#define RINGD_CLIENT_C_FAKE_DAEMON_H_
+
+#include <atomic>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "client/c/arena_client.h"
+#include "common/base/fd.h"
+#include "proto/arena.h"
+
+namespace ringd::client {
+
+// Thread-safe. Segments beyond the first are given by its options' grow callback.
+class FakeDaemon {
+ public:
+  struct Reply {
+    arena::Code code = arena::Code::kOk;
+    std::string message;
+    int rank = -1;
+    bool hold = false;  // Not completed until CompleteHeld.
+  };
+  using Handler = std::function<Reply(const arena::Descriptor&)>;
+
+  // Runs `handler` on its own thread for each descriptor.
+  explicit FakeDaemon(Handler handler);
+  ~FakeDaemon();
+
+  // What a client is made of. May be called once.
+  ArenaClientOptions Options(int rank = 0, int size = 1);
+
+  // The arena as a daemon maps it.
+  std::byte* Pointer(arena::Ref ref);
+  std::vector<arena::Descriptor> seen();
+  int doorbells() const { return doorbells_.load(); }
+  void CompleteHeld();
+  void Poison(arena::Code code, const std::string& message);
+
+ private:
+  void Run();
+  void Handle(const arena::Descriptor& descriptor);
+  void Complete(const arena::Descriptor& descriptor, const Reply& reply);
+  uint32_t WriteError(const Reply& reply);
+  int Grow(uint64_t bytes, UniqueFd* fd, uint64_t* segment_bytes);
+
+  const Handler handler_;
+  std::byte* bases_[8] = {};
+  uint64_t bytes_[8] = {};
+  int segment_count_ = 0;
+  UniqueFd segment_;
+  UniqueFd doorbell_;
+  std::atomic<int> doorbells_{0};
+  std::atomic<bool> stop_{false};
+  std::mutex mu_;
+  std::vector<arena::Descriptor> seen_;
+  std::vector<arena::Descriptor> held_;
+  uint32_t error_serial_ = 0;
+  std::thread thread_;
+};
+
+}  // namespace ringd::client
+
+#endif  // RINGD_CLIENT_C_FAKE_DAEMON_H_
