@@ -16,8 +16,8 @@ _LONG_COPY_BYTES = 64 << 10
 class Handle:
     """One operation, or a group of them, in flight. Ends with `synchronize`.
 
-    It keeps the tensors alive. Dropping it does not cancel anything: the operation completes and its
-    result is thrown away.
+    It keeps the tensors alive. Dropping it does not cancel anything: the operation completes and
+    its result is thrown away.
     """
 
     __slots__ = ("__weakref__", "_copies", "_finish", "_keep", "_raw", "_unnamed")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import sys
 from collections.abc import Sequence
 
@@ -49,10 +50,8 @@ def _leave() -> None:
     # end is what tells the daemon.
     if not _core.is_initialized() or getattr(sys, "last_value", None) is not None:
         return
-    try:
+    with contextlib.suppress(RingdError):
         _core.shutdown()
-    except RingdError:
-        pass
 
 
 def is_initialized() -> bool:
@@ -99,7 +98,7 @@ def stats() -> dict[str, int]:
     """Counters of this rank since init().
 
     Keys: `operations` (completed), `bytes_reduced`, `bytes_copied` (between the caller's memory and
-    the arena), `negotiation_messages`, `arena_bytes`, `stalls`, `generation`, and `backstops` (sleeps
-    that ended by their timer; a wake-up was lost).
+    the arena), `negotiation_messages`, `arena_bytes`, `stalls`, `generation`, and `backstops`
+    (sleeps that ended by their timer; a wake-up was lost).
     """
     return _core.counters()

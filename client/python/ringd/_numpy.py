@@ -1,16 +1,18 @@
 """Collective operations on NumPy arrays.
 
 All of them are COLLECTIVE: every rank calls the same ones in the same order. Arrays may be of any
-shape (0-dimensional, empty, non-contiguous); dtypes are bool, (u)int8 to (u)int64, float16, float32,
-float64, and bfloat16 of the package ml_dtypes. Anything `np.asarray` takes will do as an input.
+shape (0-dimensional, empty, non-contiguous); dtypes are bool, (u)int8 to (u)int64, float16,
+float32, float64, and bfloat16 of the package ml_dtypes. Anything that `np.asarray` takes will do as
+an input.
 
 Errors: ValueError for what is wrong on this rank alone (unknown op, root out of range, dtype that
-ringd does not have); MismatchError where ranks called different things; PeerFailedError where a rank
-has died; see `ringd.RingdError` for the others.
+ringd does not have); MismatchError where ranks called different things; PeerFailedError where a
+rank has died; see `ringd.RingdError` for the others.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -140,8 +142,8 @@ def allreduce(
 
     Args:
         tensor: same shape and dtype on all ranks.
-        op: Average (integers: truncated toward zero), Sum, Min, Max or Product. For bool Sum and Max
-            are "or", Product and Min are "and".
+        op: Average (integers: truncated toward zero), Sum, Min, Max or Product. For bool Sum and
+            Max are "or", Product and Min are "and".
         name: appears in messages; all ranks must give the same one.
         prescale_factor: multiplies each rank's input.
         postscale_factor: multiplies the result.
@@ -386,8 +388,8 @@ def reducescatter(
 ) -> np.ndarray[Any, Any]:
     """This rank's rows of the array reduced over all ranks.
 
-    The first dimension is divided among the ranks; the first `rows % size()` ranks get one row more.
-    `tensor` has the same shape (at least one dimension) and dtype on all ranks.
+    The first dimension is divided among the ranks; the first `rows % size()` ranks get one row
+    more. `tensor` has the same shape (at least one dimension) and dtype on all ranks.
     """
     return reducescatter_async(
         tensor, op, name, process_set, prescale_factor, postscale_factor, out
@@ -502,10 +504,8 @@ class _ArenaBlock:
         pointer = getattr(self, "_pointer", None)
         if pointer is None:
             return
-        try:
+        with contextlib.suppress(RuntimeError):  # A forked child: its memory goes with it.
             free(pointer)
-        except RuntimeError:
-            pass  # A forked child: the memory goes with the process.
 
 
 def empty(shape: int | Sequence[int], dtype: DTypeLike = np.float32) -> np.ndarray[Any, Any]:
