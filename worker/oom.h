@@ -1,0 +1,29 @@
+// Whether the kernel's OOM killer has ended something of the rank.
+#ifndef RINGD_WORKER_OOM_H_
+#define RINGD_WORKER_OOM_H_
+
+#include <cstdint>
+#include <string>
+
+namespace ringd::worker {
+
+// Compares the OOM-kill counter of a memory cgroup (version 2: memory.events, version 1:
+// memory.oom_control) with what it was at construction. Without a cgroup it never sees anything.
+//
+// Thread-compatible: external synchronisation.
+class OomWatch {
+ public:
+  explicit OomWatch(std::string cgroup);
+
+  bool Killed() const;
+  // "OOM-killed, peak 1.2 GB of 1 GB".
+  std::string Describe() const;
+
+ private:
+  const std::string cgroup_;
+  const uint64_t kills_before_;
+};
+
+}  // namespace ringd::worker
+
+#endif  // RINGD_WORKER_OOM_H_

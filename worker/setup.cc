@@ -1,0 +1,90 @@
+#include "worker/setup.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/unix_socket.h"
+#include "common/status/macros.h"
+#include "worker/command.h"
+#include "worker/credentials.h"
+#include "worker/environment.h"
+
+namespace ringd::worker {
+namespace {
+
+constexpr mode_t kWorkerUmask = 077;
+
+HostFacts ReadHostFacts(const node::v1::WorkerSpec& spec) {
+  HostFacts host;
+  cpu_set_t cpus;
+  if (sched_getaffinity(0, sizeof(cpus), &cpus) == 0)
+    host.usable_cpus = std::max(1, CPU_COUNT(&cpus));
+  if (spec.switch_user()) host.home_directory = HomeDirectory(spec.uid());
+  return host;
+}
+
+// Before the user is switched to, since the run directory is the daemon's.
+absl::Status Listen(const node::v1::WorkerSpec& spec, UniqueFd* listener) {
+  const std::string& path = spec.worker_socket();
+  if (const int rc = ListenUnix(path, SOCK_SEQPACKET, 0600, listener); rc < 0) {
+    return absl::UnavailableError(
+        absl::StrCat("listening on the rank's socket ", path, ": ", strerror(-rc)));
+  }
+  if (spec.switch_user() && lchown(path.c_str(), spec.uid(), spec.gid()) < 0) {
+    return absl::UnavailableError(
+        absl::StrCat("handing ", path, " to the user: ", strerror(errno)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PrepareProcess(const node::v1::WorkerSpec& spec, PreparedRank* rank) {
+  RINGD_ASSIGN_OR_RETURN(rank->log, LogFile::Open(spec.log_path()));
+  const auto variables = RankEnvironment(spec, ReadHostFacts(spec));
+  RankCommand command;
+  command.argv.assign(spec.command().begin(), spec.command().end());
+  RINGD_RETURN_IF_ERROR(CheckCommand(command.argv, variables, spec.working_directory()));
+  RINGD_ASSIGN_OR_RETURN(command.program,
+                         FindProgram(command.argv[0], variables, spec.working_directory()));
+  RINGD_ASSIGN_OR_RETURN(command.cpus, ParseCpuList(spec.bind_cpus()));
+  command.environment = EnvironmentStrings(variables);
+  command.directory = spec.working_directory();
+  command.umask = spec.umask();
+  command.die_with_worker = spec.embedded();
+  RINGD_ASSIGN_OR_RETURN(rank->process, RankProcess::Prepare(command));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<PreparedRank> PrepareRank(const node::v1::WorkerSpec& spec) {
+  PreparedRank rank;
+  umask(kWorkerUmask);
+  if (chdir("/") < 0 || prctl(PR_SET_CHILD_SUBREAPER, 1) < 0) {
+    return absl::InternalError(absl::StrCat("setting up the worker: ", strerror(errno)));
+  }
+  rank.problem = Listen(spec, &rank.listener);
+  if (rank.problem.ok()) rank.problem = JoinCgroup(spec.cgroup());
+  if (spec.switch_user()) RINGD_RETURN_IF_ERROR(BecomeUser(spec));
+  if (rank.problem.ok()) rank.problem = PrepareProcess(spec, &rank);
+  return rank;
+}
+
+absl::Status CheckRank(const node::v1::WorkerSpec& spec) {
+  if (spec.switch_user()) RINGD_RETURN_IF_ERROR(BecomeUser(spec));
+  const auto variables = RankEnvironment(spec, ReadHostFacts(spec));
+  const std::vector<std::string> command(spec.command().begin(), spec.command().end());
+  return CheckCommand(command, variables, spec.working_directory());
+}
+
+}  // namespace ringd::worker
