@@ -17,8 +17,8 @@
 #include "common/base/unix_socket.h"
 #include "common/status/macros.h"
 #include "worker/command.h"
-#include "worker/credentials.h"
 #include "worker/environment.h"
+#include "worker/process/credentials.h"
 
 namespace ringd::worker {
 namespace {

@@ -9,7 +9,7 @@
 #include "common/base/fd.h"
 #include "proto/node.pb.h"
 #include "worker/logs/log_file.h"
-#include "worker/rank_process.h"
+#include "worker/process/rank_process.h"
 
 namespace ringd::worker {
 

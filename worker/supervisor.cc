@@ -16,7 +16,7 @@
 #include "common/base/version.h"
 #include "common/log/log.h"
 #include "proto/arena.h"
-#include "worker/descendants.h"
+#include "worker/process/descendants.h"
 
 namespace ringd::worker {
 namespace {

@@ -16,7 +16,7 @@
 #include "worker/daemon_line.h"
 #include "worker/logs/log_pump.h"
 #include "worker/mailbox.h"
-#include "worker/oom.h"
+#include "worker/process/oom.h"
 #include "worker/setup.h"
 
 namespace ringd::worker {

@@ -87,18 +87,20 @@ void LogFile::Write(bool is_stderr, absl::string_view piece) {
   if (lost_bytes_ > 0) {
     const std::string notice =
         absl::StrCat("ringd-worker: ", lost_bytes_, " bytes of output were lost here\n");
-    if (!WriteIndexed(true, notice)) {
+    if (WriteIndexed(true, notice) > 0) {
       lost_bytes_ += piece.size();
       return;
     }
     lost_bytes_ = 0;
   }
-  WriteIndexed(is_stderr, piece);
+  const size_t left = WriteIndexed(is_stderr, piece);
+  if (left == 0) return;
+  GetLogger("worker")->error("log not written path={} error={}", path_, strerror(errno));
+  lost_bytes_ = left;
 }
 
-bool LogFile::WriteIndexed(bool is_stderr, absl::string_view piece) {
-  while (!piece.empty()) {
-    if (!FlushRecord()) break;
+size_t LogFile::WriteIndexed(bool is_stderr, absl::string_view piece) {
+  while (!piece.empty() && FlushRecord()) {
     const ssize_t written =
         write(log_.get(), piece.data(), std::min<size_t>(piece.size(), kMaxRecordBytes));
     if (written < 0 && errno == EINTR) continue;
@@ -107,14 +109,9 @@ bool LogFile::WriteIndexed(bool is_stderr, absl::string_view piece) {
     record_bytes_ = static_cast<uint32_t>(written);
     piece.remove_prefix(written);
   }
-  if (piece.empty()) {
+  if (piece.empty())
     FlushRecord();  // If this fails, the next piece tries again before it is written.
-    return true;
-  }
-  if (lost_bytes_ == 0)
-    GetLogger("worker")->error("log not written path={} error={}", path_, strerror(errno));
-  lost_bytes_ += piece.size();
-  return false;
+  return piece.size();
 }
 
 bool LogFile::FlushRecord() {

@@ -2,6 +2,7 @@
 #ifndef RINGD_WORKER_LOGS_LOG_FILE_H_
 #define RINGD_WORKER_LOGS_LOG_FILE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -30,7 +31,8 @@ class LogFile {
  private:
   LogFile(std::string path, UniqueFd log, UniqueFd index);
   absl::Status MendIndex();
-  bool WriteIndexed(bool is_stderr, absl::string_view piece);
+  // Returns how many bytes could not be written.
+  size_t WriteIndexed(bool is_stderr, absl::string_view piece);
   bool FlushRecord();
 
   const std::string path_;

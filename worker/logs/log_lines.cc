@@ -57,7 +57,7 @@ std::string LineSplitter::Flush() { return std::exchange(pending_, {}); }
 
 void StderrTail::Add(absl::string_view data) {
   bytes_.append(data.data(), data.size());
-  if (bytes_.size() > 4 * kMaxBytes) bytes_.erase(0, bytes_.size() - kMaxBytes - 1);
+  if (bytes_.size() > 4 * kMaxBytes) bytes_.erase(0, bytes_.size() - 2 * kMaxBytes);
 }
 
 std::string StderrTail::Text() const {

@@ -1,4 +1,4 @@
-#include "worker/credentials.h"
+#include "worker/process/credentials.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-#include "worker/oom.h"
+#include "worker/process/oom.h"
 
 #include <fstream>
 #include <utility>

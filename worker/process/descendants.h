@@ -1,6 +1,6 @@
 // What a rank has left behind: every process below the worker, and in its cgroup.
-#ifndef RINGD_WORKER_DESCENDANTS_H_
-#define RINGD_WORKER_DESCENDANTS_H_
+#ifndef RINGD_WORKER_PROCESS_DESCENDANTS_H_
+#define RINGD_WORKER_PROCESS_DESCENDANTS_H_
 
 #include <sys/types.h>
 
@@ -18,4 +18,4 @@ int SignalDescendants(int signal, const std::string& cgroup);
 
 }  // namespace ringd::worker
 
-#endif  // RINGD_WORKER_DESCENDANTS_H_
+#endif  // RINGD_WORKER_PROCESS_DESCENDANTS_H_

@@ -1,6 +1,6 @@
 // Whether the kernel's OOM killer has ended something of the rank.
-#ifndef RINGD_WORKER_OOM_H_
-#define RINGD_WORKER_OOM_H_
+#ifndef RINGD_WORKER_PROCESS_OOM_H_
+#define RINGD_WORKER_PROCESS_OOM_H_
 
 #include <cstdint>
 #include <string>
@@ -26,4 +26,4 @@ class OomWatch {
 
 }  // namespace ringd::worker
 
-#endif  // RINGD_WORKER_OOM_H_
+#endif  // RINGD_WORKER_PROCESS_OOM_H_

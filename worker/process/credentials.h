@@ -1,6 +1,6 @@
 // Becoming the user whose rank this is.
-#ifndef RINGD_WORKER_CREDENTIALS_H_
-#define RINGD_WORKER_CREDENTIALS_H_
+#ifndef RINGD_WORKER_PROCESS_CREDENTIALS_H_
+#define RINGD_WORKER_PROCESS_CREDENTIALS_H_
 
 #include <sys/types.h>
 
@@ -24,4 +24,4 @@ std::string HomeDirectory(uid_t uid);
 
 }  // namespace ringd::worker
 
-#endif  // RINGD_WORKER_CREDENTIALS_H_
+#endif  // RINGD_WORKER_PROCESS_CREDENTIALS_H_

@@ -1,4 +1,4 @@
-#include "worker/descendants.h"
+#include "worker/process/descendants.h"
 
 #include <dirent.h>
 #include <signal.h>

@@ -1,4 +1,4 @@
-#include "worker/rank_process.h"
+#include "worker/process/rank_process.h"
 
 #include <errno.h>
 #include <fcntl.h>

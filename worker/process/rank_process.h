@@ -1,6 +1,6 @@
 // The rank's own process: forked early, started late.
-#ifndef RINGD_WORKER_RANK_PROCESS_H_
-#define RINGD_WORKER_RANK_PROCESS_H_
+#ifndef RINGD_WORKER_PROCESS_RANK_PROCESS_H_
+#define RINGD_WORKER_PROCESS_RANK_PROCESS_H_
 
 #include <sys/types.h>
 
@@ -65,4 +65,4 @@ class RankProcess {
 
 }  // namespace ringd::worker
 
-#endif  // RINGD_WORKER_RANK_PROCESS_H_
+#endif  // RINGD_WORKER_PROCESS_RANK_PROCESS_H_
