@@ -132,12 +132,21 @@ TEST_F(ClientTest, SecondClient_ToldWhoHoldsTheRank) {
 
 TEST_F(ClientTest, ClientShutsDown_NextGetsANewArena) {
   Start();
-  for (uint64_t number = 1; number <= 3; ++number) {
+  for (uint64_t number = 1; number <= 20; ++number) {
     Answer client;
     EXPECT_EQ(Attach(&client), number);
     client.socket.reset();
-    if (number < 3) continue;  // At once: the next hello may overtake the hang-up.
-    EXPECT_EQ(Expect(ArenaEvent::Kind::kDetached).arena, 3u);
+    if (number % 2 == 0) {  // Else at once: the next hello may overtake the hang-up.
+      EXPECT_EQ(Expect(ArenaEvent::Kind::kDetached).arena, number);
+      continue;
+    }
+    client = SayHello();
+    EXPECT_EQ(As<attach::Welcome>(client.packet).header.kind, attach::Kind::kWelcome);
+    EXPECT_EQ(Expect(ArenaEvent::Kind::kDetached).arena, number);
+    EXPECT_EQ(Expect(ArenaEvent::Kind::kOffer).arena, number + 1);
+    EXPECT_EQ(Expect(ArenaEvent::Kind::kAttached).arena, number + 1);
+    client.socket.reset();
+    EXPECT_EQ(Expect(ArenaEvent::Kind::kDetached).arena, ++number);
   }
 }
 
