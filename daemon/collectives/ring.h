@@ -1,8 +1,10 @@
-// The ring over the network: collectives between the nodes of a generation, on two TCP connections a node.
+// The ring over the network: collectives between the nodes of a generation, on two TCP connections
+// a node.
 //
-// Bytes on the wire, a node: allreduce 2(n-1)/n * S whatever the number of local ranks; reducescatter and allgather
-// (n-1)/n * S of the whole; broadcast S. Only the first rank of a node sends and receives: the node's inputs are reduced
-// on the way out, the results are copied to the others.
+// Bytes on the wire, a node: allreduce 2(n-1)/n * S whatever the number of local ranks;
+// reducescatter and allgather (n-1)/n * S of the whole; broadcast S. Only the first rank of a node
+// sends and receives: the node's inputs are reduced on the way out, the results are copied to the
+// others.
 #ifndef RINGD_DAEMON_COLLECTIVES_RING_H_
 #define RINGD_DAEMON_COLLECTIVES_RING_H_
 
@@ -16,22 +18,25 @@
 
 namespace ringd::daemon {
 
-// Runs once, inside Progress, when the ring is broken here or somewhere else in it: outcome.node is the node that was
-// lost, as far as this node can tell. All operations, in flight and later, fail with the same outcome. A neighbour that
-// destroys its communicator first (its job is over) looks the same: the owner knows whether that was due.
+// Runs once, inside Progress, when the ring is broken here or somewhere else in it: outcome.node is
+// the node that was lost, as far as this node can tell. All operations, in flight and later, fail
+// with the same outcome. A neighbour that destroys its communicator first (its job is over) looks
+// the same: the owner knows whether that was due.
 using RingFailure = std::function<void(const Outcome&)>;
 
-// Takes over the sockets (DataPort::OpenRing). Completion order: an operation completes on a node only after both
-// neighbours have started it with the same signature.
+// Takes over the sockets (DataPort::OpenRing). Completion order: an operation completes on a node
+// only after both neighbours have started it with the same signature.
 //
-// Bits: equal on all ranks, and from run to run for an equal layout. Order of summation of an element: nodes in ring order
-// from the owner of its segment on, each node's ranks in rank order. 16-bit floats: f32 on the node, rounded once a hop;
-// averages of float16 are scaled by a power of two before the sum, so that it can't overflow, and divided at the end.
+// Bits: equal on all ranks, and from run to run for an equal layout. Order of summation of an
+// element: nodes in ring order from the owner of its segment on, each node's ranks in rank order.
+// 16-bit floats: f32 on the node, rounded once a hop; averages of float16 are scaled by a power of
+// two before the sum, so that it can't overflow, and divided at the end.
 //
-// Arguments that can't be carried out (average of bool, a reduction without kernels, in-place alltoall over 64 MB) fail
-// with kInvalidArgument on all nodes.
+// Arguments that can't be carried out (average of bool, a reduction without kernels, in-place
+// alltoall over 64 MB) fail with kInvalidArgument on all nodes.
 //
-// REQUIRES: 2 or more nodes with 1 or more ranks each; `done` and the handlers don't destroy the communicator.
+// REQUIRES: 2 or more nodes with 1 or more ranks each; `done` and the handlers don't destroy the
+// communicator.
 std::unique_ptr<Communicator> MakeRingCommunicator(GroupLayout layout, uint64_t generation,
                                                    RingSockets sockets, EventLoop* loop,
                                                    RingFailure ring_failure = nullptr);

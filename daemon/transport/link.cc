@@ -89,6 +89,7 @@ void Link::OnTick() {
 void Link::Break(absl::Status status) {
   if (!status_.ok()) return;
   status_ = std::move(status);
+  if (absl::IsInvalidArgument(status_)) shutdown(fd_.get(), SHUT_RDWR);
   partial_.reset();
   control_.clear();
   data_.clear();

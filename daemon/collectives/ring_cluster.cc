@@ -1,0 +1,68 @@
+#include "daemon/collectives/ring_cluster.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace ringd::daemon {
+namespace {
+
+constexpr uint64_t kGeneration = 1;
+
+}  // namespace
+
+std::vector<GroupLayout> MakeLayouts(const std::vector<int>& ranks) {
+  GroupLayout layout;
+  for (size_t node = 0; node < ranks.size(); ++node) {
+    layout.nodes.push_back(
+        {std::string(1, static_cast<char>('a' + node)), layout.size(), ranks[node]});
+  }
+  std::vector<GroupLayout> layouts(ranks.size(), layout);
+  for (size_t node = 0; node < ranks.size(); ++node) {
+    layouts[node].node_index = static_cast<int>(node);
+  }
+  return layouts;
+}
+
+RingCluster::RingCluster(std::vector<GroupLayout> layouts)
+    : layouts_(std::move(layouts)), ring_failures_(layouts_.size()) {
+  const int count = node_count();
+  for (int node = 0; node < count; ++node) {
+    ports_.push_back(*DataPort::Create(&loop_, "127.0.0.1:0"));
+  }
+  communicators_.resize(count);
+  int formed = 0;
+  for (int node = 0; node < count; ++node) {
+    RingOptions options;
+    options.job = "test";
+    options.generation = kGeneration;
+    options.key = std::string(32, 'k');
+    options.node_index = node;
+    options.node_count = count;
+    options.right_address = absl::StrCat("127.0.0.1:", ports_[(node + 1) % count]->port());
+    ports_[node]->OpenRing(options, [this, node, &formed](absl::StatusOr<RingSockets> sockets) {
+      communicators_[node] = MakeRingCommunicator(
+          layouts_[node], kGeneration, sockets.value(), &loop_,
+          [this, node](const Outcome& outcome) { ring_failures_[node].push_back(outcome); });
+      ++formed;
+    });
+  }
+  while (formed < count) loop_.Poll(absl::Milliseconds(10));
+}
+
+RingCluster::~RingCluster() = default;
+
+void RingCluster::Drive() {
+  loop_.Poll(absl::ZeroDuration());
+  for (int node = 0; node < node_count(); ++node) {
+    if (communicators_[node] != nullptr) communicators_[node]->Progress();
+  }
+}
+
+void RingCluster::DriveNode(int node) {
+  loop_.Poll(absl::ZeroDuration());
+  communicators_[node]->Progress();
+}
+
+}  // namespace ringd::daemon

@@ -1,0 +1,284 @@
+#include "daemon/collectives/ring_communicator.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/fd.h"
+#include "common/status/macros.h"
+
+namespace ringd::daemon {
+namespace {
+
+// Of one Progress.
+constexpr size_t kMaxReceivedBytes = 1u << 20;
+constexpr size_t kMaxSentBytes = 1u << 20;
+constexpr size_t kMaxControlBytes = 256u << 10;
+// Waiting in the link: enough for the socket, little enough that operations share it fairly.
+constexpr uint64_t kMaxQueuedBytes = 2 * kRingPieceBytes;
+constexpr size_t kMaxQueuedFrames = 32;
+
+}  // namespace
+
+RingCommunicator::RingCommunicator(GroupLayout layout, uint64_t generation, RingSockets sockets,
+                                   EventLoop* loop, RingFailure ring_failure)
+    : layout_(std::move(layout)),
+      ring_failure_(std::move(ring_failure)),
+      left_handler_(this, Side::kLeft),
+      right_handler_(this, Side::kRight),
+      left_(std::make_unique<Link>(loop, UniqueFd(sockets.left), generation, &left_handler_)),
+      right_(std::make_unique<Link>(loop, UniqueFd(sockets.right), generation, &right_handler_)),
+      floods_seen_(layout_.nodes.size(), 0) {}
+
+RingCommunicator::~RingCommunicator() {
+  for (const OperationPtr& operation : running_) right_->DropData(operation->id);
+  right_.reset();
+  left_.reset();
+}
+
+void RingCommunicator::Start(OperationKey key, std::shared_ptr<const Collective> collective,
+                             Done done) {
+  RingChannel& channel = channels_[key.channel];
+  Outcome failure;
+  if (broken_.has_value()) {
+    failure = *broken_;
+  } else if (key.sequence <= channel.last_started) {
+    failure.code = arena::Code::kInternal;
+    failure.message = "an operation was started out of order; please report this";
+  } else if (const Outcome* known = channel.FindFailure(key.sequence); known != nullptr) {
+    failure = *known;
+  }
+  if (!failure.ok()) {
+    if (key.sequence > channel.last_started) {
+      NoteStarted(&channel, key.sequence);
+      channel.NoteFailed(key.sequence);
+      DropEarly(&channel, key.sequence);
+    }
+    callbacks_.push_back([done = std::move(done), failure] { done(failure); });
+    RunCallbacks();
+    return;
+  }
+  NoteStarted(&channel, key.sequence);
+  auto operation = std::make_shared<RingOperation>();
+  operation->key = key;
+  operation->id = ++last_id_;
+  operation->collective = std::move(collective);
+  operation->done = std::move(done);
+  channel.queued.push_back(operation);
+  channels_to_activate_.push_back(key.channel);
+  CheckSignatures(operation);
+  RunCallbacks();
+}
+
+bool RingCommunicator::Progress() {
+  if (std::exchange(is_busy_, true)) return false;
+  bool has_worked = Activate();
+  has_worked |= left_->Receive(kMaxReceivedBytes);
+  has_worked |= right_->Receive(kMaxControlBytes);
+  has_worked |= PrepareSome();
+  has_worked |= MoveBytes();
+  has_worked |= FinishSome();
+  CheckLinks();
+  has_worked |= !callbacks_.empty();
+  is_busy_ = false;
+  RunCallbacks();
+  return has_worked;
+}
+
+bool RingCommunicator::Activate() {
+  const std::vector<uint32_t> numbers = std::exchange(channels_to_activate_, {});
+  for (const uint32_t number : numbers) {
+    RingChannel& channel = channels_[number];
+    while (!channel.queued.empty() && channel.running.size() < kMaxRunningOperations) {
+      const OperationPtr operation = channel.queued.front();
+      absl::StatusOr<std::unique_ptr<RingAlgorithm>> algorithm =
+          MakeRingAlgorithm(layout_, *operation->collective, &scratch_);
+      if (!algorithm.ok()) {
+        Outcome outcome;
+        outcome.code = arena::Code::kInvalidArgument;
+        outcome.message = std::string(algorithm.status().message());
+        Abort(operation->key, outcome);
+        continue;
+      }
+      operation->algorithm = *std::move(algorithm);
+      channel.queued.pop_front();
+      channel.running.push_back(operation);
+      running_.push_back(operation);
+      running_by_id_[operation->id] = operation.get();
+    }
+  }
+  return !numbers.empty();
+}
+
+bool RingCommunicator::PrepareSome() {
+  bool has_worked = false;
+  for (const OperationPtr& operation : running_) {
+    if (operation->is_announced || operation->is_mismatched) continue;
+    has_worked = true;
+    if (operation->algorithm->Prepare()) Announce(operation);
+  }
+  return has_worked;
+}
+
+void RingCommunicator::Announce(const OperationPtr& operation) {
+  operation->is_announced = true;
+  operation->announced_limit = operation->algorithm->ReceiveLimit();
+  wire::FrameHeader header = HeaderOf(*operation, wire::FrameType::kReady);
+  header.offset = operation->announced_limit;
+  left_->SendControl(header, {});
+  if (absl::Status status = FeedEarly(operation.get()); !status.ok()) {
+    early_violation_ = std::move(status);
+  }
+}
+
+bool RingCommunicator::MoveBytes() {
+  bool has_worked = false;
+  for (size_t moved = 0; moved < kMaxSentBytes; moved += kMaxQueuedBytes) {
+    const bool has_queued = QueuePieces();
+    const bool has_sent = right_->Flush(kMaxQueuedBytes);
+    has_worked |= has_queued || has_sent;
+    if (!has_sent) break;
+  }
+  RaiseLimits();
+  has_worked |= left_->Flush(kMaxControlBytes);
+  return has_worked;
+}
+
+bool RingCommunicator::QueuePieces() {
+  bool has_queued = false;
+  size_t idle = 0;  // Operations in a row that have nothing to send.
+  while (idle < running_.size() && right_->queued_data_bytes() < kMaxQueuedBytes &&
+         right_->queued_data_frames() < kMaxQueuedFrames) {
+    if (next_to_send_ >= running_.size()) next_to_send_ = 0;
+    const bool is_queued = QueuePiece(running_[next_to_send_++].get());
+    idle = is_queued ? 0 : idle + 1;
+    has_queued |= is_queued;
+  }
+  return has_queued;
+}
+
+bool RingCommunicator::MaySend(const RingOperation& operation, uint32_t bytes) const {
+  if (operation.right_is_ready) return operation.taken_bytes + bytes <= operation.right_limit;
+  return operation.eager_frames < wire::kMaxEagerFrames &&
+         eager_bytes_ + bytes <= wire::kEagerWindowBytes &&
+         (operation.eager_frames > 0 || eager_operations_ < wire::kMaxEarlyOperations);
+}
+
+bool RingCommunicator::QueuePiece(RingOperation* operation) {
+  if (!operation->is_announced || operation->is_mismatched) return false;
+  const uint32_t bytes = operation->algorithm->NextSendBytes();
+  const bool is_empty = bytes == 0;
+  if (is_empty && (operation->has_sent_empty || operation->algorithm->send_bytes() > 0)) {
+    return false;
+  }
+  if (!MaySend(*operation, bytes)) return false;
+  const std::byte* const piece = is_empty ? nullptr : operation->algorithm->TakePiece();
+  if (!is_empty && piece == nullptr) return false;
+  wire::FrameHeader header = HeaderOf(*operation, wire::FrameType::kData);
+  header.offset = operation->taken_bytes;
+  operation->has_sent_empty |= is_empty;
+  operation->taken_bytes += bytes;
+  ++operation->frames_with_link;
+  if (!operation->right_is_ready) {
+    if (operation->eager_frames++ == 0) ++eager_operations_;
+    operation->eager_bytes += bytes;
+    eager_bytes_ += bytes;
+  }
+  right_->SendData(header, piece, bytes, operation->id);
+  return true;
+}
+
+void RingCommunicator::RaiseLimits() {
+  for (const OperationPtr& operation : running_) {
+    if (!operation->is_announced || operation->is_mismatched) continue;
+    const uint64_t limit = operation->algorithm->ReceiveLimit();
+    if (limit == operation->announced_limit) continue;
+    operation->announced_limit = limit;
+    wire::FrameHeader header = HeaderOf(*operation, wire::FrameType::kReady);
+    header.offset = limit;
+    left_->SendControl(header, {});
+  }
+}
+
+bool RingCommunicator::IsOver(const RingOperation& operation) const {
+  if (!operation.is_announced || operation.is_mismatched || !operation.right_is_ready ||
+      !operation.left_has_begun || operation.frames_with_link > 0) {
+    return false;
+  }
+  const RingAlgorithm& algorithm = *operation.algorithm;
+  return operation.received_bytes == algorithm.receive_bytes() &&
+         operation.taken_bytes == algorithm.send_bytes() &&
+         (operation.has_sent_empty || algorithm.send_bytes() > 0);
+}
+
+bool RingCommunicator::FinishSome() {
+  std::vector<OperationPtr> over;
+  bool has_worked = false;
+  for (const OperationPtr& operation : running_) {
+    if (!IsOver(*operation)) continue;
+    has_worked = true;
+    if (operation->algorithm->Finish()) over.push_back(operation);
+  }
+  for (const OperationPtr& operation : over) {
+    Remove(operation);
+    callbacks_.push_back([done = std::move(operation->done)] { done(Outcome{}); });
+  }
+  return has_worked;
+}
+
+void RingCommunicator::Remove(const OperationPtr& operation) {
+  RingChannel& channel = channels_[operation->key.channel];
+  std::erase(channel.running, operation);
+  std::erase(channel.queued, operation);
+  std::erase(running_, operation);
+  running_by_id_.erase(operation->id);
+  ReleaseEager(operation.get());
+  DropMismatches(&channel, operation->key.sequence);
+  if (!channel.queued.empty()) channels_to_activate_.push_back(operation->key.channel);
+}
+
+void RingCommunicator::ReleaseEager(RingOperation* operation) {
+  if (operation->eager_frames == 0) return;
+  --eager_operations_;
+  eager_bytes_ -= operation->eager_bytes;
+  operation->eager_frames = 0;
+  operation->eager_bytes = 0;
+}
+
+wire::FrameHeader RingCommunicator::HeaderOf(const RingOperation& operation,
+                                             wire::FrameType type) const {
+  wire::FrameHeader header{};
+  header.type = type;
+  header.channel = operation.key.channel;
+  header.sequence = operation.key.sequence;
+  header.signature = operation.collective->signature;
+  return header;
+}
+
+void RingCommunicator::RunCallbacks() {
+  if (is_busy_) return;
+  is_busy_ = true;
+  while (!callbacks_.empty()) {
+    const std::vector<std::function<void()>> callbacks = std::exchange(callbacks_, {});
+    for (const std::function<void()>& callback : callbacks) callback();
+  }
+  is_busy_ = false;
+}
+
+Communicator::Counters RingCommunicator::counters() const {
+  Counters counters;
+  for (const Link* link : {left_.get(), right_.get()}) {
+    counters.bytes_sent += link->counters().payload_bytes_sent;
+    counters.bytes_received += link->counters().payload_bytes_received;
+    counters.frames_sent += link->counters().frames_sent;
+  }
+  return counters;
+}
+
+std::unique_ptr<Communicator> MakeRingCommunicator(GroupLayout layout, uint64_t generation,
+                                                   RingSockets sockets, EventLoop* loop,
+                                                   RingFailure ring_failure) {
+  return std::make_unique<RingCommunicator>(std::move(layout), generation, sockets, loop,
+                                            std::move(ring_failure));
+}
+
+}  // namespace ringd::daemon

@@ -1,0 +1,309 @@
+// Failures: told to all nodes by floods, and what broken links mean.
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/log/log.h"
+#include "common/status/macros.h"
+#include "daemon/collectives/mismatch.h"
+#include "daemon/collectives/ring_communicator.h"
+
+namespace ringd::daemon {
+namespace {
+
+// Failures and descriptions of operations that are not started here yet; a job has few at a time.
+constexpr size_t kMaxEarlyTextBytes = 64u << 20;
+constexpr size_t kEarlyTextOverheadBytes = 512;  // Of an entry.
+
+bool IsAt(const wire::FrameHeader* header, OperationKey key) {
+  return header != nullptr && header->type == wire::FrameType::kData &&
+         header->channel == key.channel && header->sequence == key.sequence;
+}
+
+size_t TextBytes(const Outcome& outcome) {
+  return outcome.message.size() + outcome.stderr_tail.size() + kEarlyTextOverheadBytes;
+}
+size_t TextBytes(const MismatchReport& report) {
+  return report.description.size() + kEarlyTextOverheadBytes;
+}
+
+Outcome Checked(const Outcome& outcome) {
+  if (!outcome.ok()) return outcome;
+  Outcome failure = outcome;
+  failure.code = arena::Code::kInternal;
+  return failure;
+}
+
+}  // namespace
+
+void RingCommunicator::Abort(OperationKey key, const Outcome& outcome) {
+  RingChannel& channel = channels_[key.channel];
+  const bool is_started = channel.Find(key.sequence) != nullptr;
+  if (broken_.has_value() || (!is_started && (key.sequence <= channel.last_started ||
+                                              channel.FindFailure(key.sequence) != nullptr))) {
+    return;
+  }
+  const Outcome failure = Checked(outcome);
+  SendFlood(wire::FrameType::kAbort, key, 0, {failure, ""});
+  FailOne(key, failure, false).IgnoreError();  // Our own texts are bounded by the engine's slots.
+  FlushControl();
+  RunCallbacks();
+}
+
+void RingCommunicator::AbortFrom(OperationKey key, const Outcome& outcome) {
+  const RingChannel& channel = channels_[key.channel];
+  if (broken_.has_value() ||
+      (channel.failed_from.has_value() && channel.failed_from->first <= key.sequence)) {
+    return;
+  }
+  const Outcome failure = Checked(outcome);
+  SendFlood(wire::FrameType::kAbortFrom, key, 0, {failure, ""});
+  FailFrom(key, failure, false).IgnoreError();
+  FlushControl();
+  RunCallbacks();
+}
+
+void RingCommunicator::SendFlood(wire::FrameType type, OperationKey key, uint64_t signature,
+                                 const RingFailureText& failure) {
+  wire::FrameHeader header{};
+  header.type = type;
+  header.channel = key.channel;
+  header.sequence = key.sequence;
+  header.signature = signature;
+  header.origin = static_cast<uint32_t>(layout_.node_index);
+  header.flood = ++last_flood_;
+  const std::string text = EncodeFailure(failure);
+  left_->SendControl(header, text);
+  right_->SendControl(header, text);
+}
+
+void RingCommunicator::FlushControl() {
+  left_->Flush(wire::kMaxTextBytes);
+  right_->Flush(wire::kMaxTextBytes);
+}
+
+absl::Status RingCommunicator::OnFlood(Side side, const wire::FrameHeader& header,
+                                       const std::byte* payload) {
+  if (header.origin >= floods_seen_.size() || header.flood == 0 ||
+      (header.channel == wire::kAllChannels && header.type != wire::FrameType::kAbortFrom)) {
+    return absl::InvalidArgumentError("it sent a malformed flood");
+  }
+  // A flood comes from both sides, in order from each: what is not newer has been seen.
+  if (header.origin == static_cast<uint32_t>(layout_.node_index) ||
+      header.flood <= floods_seen_[header.origin]) {
+    return absl::OkStatus();
+  }
+  floods_seen_[header.origin] = header.flood;
+  RINGD_ASSIGN_OR_RETURN(const RingFailureText failure,
+                         DecodeFailure(payload, header.payload_bytes));
+  Link* const onward = side == Side::kLeft ? right_.get() : left_.get();
+  onward->SendControl(header,
+                      std::string(reinterpret_cast<const char*>(payload), header.payload_bytes));
+  if (broken_.has_value()) return absl::OkStatus();
+  const OperationKey key{header.channel, header.sequence};
+  if (header.type == wire::FrameType::kAbort) return OnAbort(header, failure);
+  if (key.channel == wire::kAllChannels) {
+    BreakRing(failure.outcome);
+    return absl::OkStatus();
+  }
+  return FailFrom(key, failure.outcome, true);
+}
+
+absl::Status RingCommunicator::OnAbort(const wire::FrameHeader& header,
+                                       const RingFailureText& failure) {
+  const OperationKey key{header.channel, header.sequence};
+  if (failure.description.empty()) return FailOne(key, failure.outcome, true);
+  RingChannel* const channel = FindChannel(key.channel);
+  if (channel == nullptr) return absl::InvalidArgumentError("it named too many channels");
+  if (channel->Find(key.sequence) == nullptr &&
+      (key.sequence <= channel->last_started || channel->FindFailure(key.sequence) != nullptr)) {
+    return absl::OkStatus();
+  }
+  RINGD_RETURN_IF_ERROR(AddMismatch(key, header.origin, {header.signature, failure.description}));
+  if (const OperationPtr operation = channel->Find(key.sequence); operation != nullptr) {
+    BeginMismatch(operation);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RingCommunicator::FailOne(OperationKey key, const Outcome& outcome, bool tell_engine) {
+  RingChannel* const channel = FindChannel(key.channel);
+  if (channel == nullptr) return absl::InvalidArgumentError("it named too many channels");
+  if (const OperationPtr operation = channel->Find(key.sequence); operation != nullptr) {
+    Fail(operation, outcome);
+    return absl::OkStatus();
+  }
+  if (key.sequence <= channel->last_started || channel->FindFailure(key.sequence) != nullptr) {
+    return absl::OkStatus();
+  }
+  RINGD_RETURN_IF_ERROR(NoteEarlyText(TextBytes(outcome)));
+  channel->failed_early[key.sequence] = outcome;
+  DropMismatches(channel, key.sequence);
+  DropEarly(channel, key.sequence);
+  if (IsAt(left_->incoming(), key)) DiscardIncoming();
+  if (tell_engine && peer_failure_) {
+    callbacks_.push_back([this, key, outcome] { peer_failure_(key, false, outcome); });
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RingCommunicator::FailFrom(OperationKey key, const Outcome& outcome,
+                                        bool tell_engine) {
+  RingChannel* const channel = FindChannel(key.channel);
+  if (channel == nullptr) return absl::InvalidArgumentError("it named too many channels");
+  if (channel->failed_from.has_value() && channel->failed_from->first <= key.sequence) {
+    return absl::OkStatus();
+  }
+  channel->failed_from = {key.sequence, outcome};
+  std::vector<OperationPtr> failed(channel->queued.begin(), channel->queued.end());
+  failed.insert(failed.end(), channel->running.begin(), channel->running.end());
+  for (const OperationPtr& operation : failed) {
+    if (operation->key.sequence >= key.sequence) Fail(operation, outcome);
+  }
+  while (!channel->early.empty() && channel->early.rbegin()->first >= key.sequence) {
+    DropEarly(channel, channel->early.rbegin()->first);
+  }
+  const wire::FrameHeader* const incoming = left_->incoming();
+  if (incoming != nullptr && incoming->sequence >= key.sequence &&
+      IsAt(incoming, {key.channel, incoming->sequence})) {
+    DiscardIncoming();
+  }
+  if (tell_engine && peer_failure_) {
+    callbacks_.push_back([this, key, outcome] { peer_failure_(key, true, outcome); });
+  }
+  return absl::OkStatus();
+}
+
+void RingCommunicator::Fail(const OperationPtr& operation, const Outcome& outcome) {
+  RingChannel& channel = channels_[operation->key.channel];
+  channel.NoteFailed(operation->key.sequence);
+  right_->DropData(operation->id);
+  if (IsAt(left_->incoming(), operation->key)) DiscardIncoming();
+  DropEarly(&channel, operation->key.sequence);
+  Remove(operation);
+  callbacks_.push_back([done = std::move(operation->done), outcome] { done(outcome); });
+}
+
+void RingCommunicator::DiscardIncoming() {
+  left_->DiscardIncoming();
+  if (receiving_early_.has_value()) early_bytes_ -= receiving_early_->data.size();
+  receiving_early_.reset();
+}
+
+std::string RingCommunicator::Describe(const RingOperation& operation) const {
+  const std::string node = absl::StrCat(" (node ", layout_.nodes[layout_.node_index].name, ")");
+  const std::string& description = operation.collective->description;
+  const size_t colon = description.find(": ");
+  if (absl::StartsWith(description, "rank ") && colon != std::string::npos) {
+    return absl::StrCat(description.substr(0, colon), node, description.substr(colon));
+  }
+  return absl::StrCat(
+      "rank ", layout_.first_local_rank(), node, ": ",
+      description.empty() ? OperationName(operation.collective->operation) : description);
+}
+
+void RingCommunicator::CheckSignatures(const OperationPtr& operation) {
+  RingChannel& channel = channels_[operation->key.channel];
+  const uint64_t signature = operation->collective->signature;
+  bool differs = channel.mismatches.contains(operation->key.sequence);
+  if (const auto found = channel.early.find(operation->key.sequence);
+      found != channel.early.end()) {
+    const EarlyArrivals& arrivals = found->second;
+    differs |= arrivals.ready.has_value() && arrivals.ready->signature != signature;
+    for (const EarlyFrame& frame : arrivals.frames) differs |= frame.header.signature != signature;
+  }
+  if (receiving_early_.has_value() && receiving_early_->header.channel == operation->key.channel &&
+      receiving_early_->header.sequence == operation->key.sequence) {
+    differs |= receiving_early_->header.signature != signature;
+  }
+  if (differs) BeginMismatch(operation);
+}
+
+void RingCommunicator::BeginMismatch(const OperationPtr& operation) {
+  if (operation->is_mismatched) return;
+  operation->is_mismatched = true;
+  MismatchReport report{operation->collective->signature, Describe(*operation)};
+  RingFailureText failure;
+  failure.outcome.code = arena::Code::kMismatch;
+  failure.outcome.node = layout_.nodes[layout_.node_index].name;
+  failure.description = report.description;
+  SendFlood(wire::FrameType::kAbort, operation->key, report.signature, failure);
+  AddMismatch(operation->key, static_cast<uint32_t>(layout_.node_index), std::move(report))
+      .IgnoreError();
+}
+
+// The operation fails as soon as two of its descriptions differ: those of the lowest nodes that are
+// known.
+absl::Status RingCommunicator::AddMismatch(OperationKey key, uint32_t node, MismatchReport report) {
+  RingChannel& channel = channels_[key.channel];
+  if (channel.mismatches[key.sequence].contains(node)) return absl::OkStatus();
+  RINGD_RETURN_IF_ERROR(NoteEarlyText(TextBytes(report)));
+  std::map<uint32_t, MismatchReport>& reports = channel.mismatches[key.sequence];
+  reports[node] = std::move(report);
+  const auto first = reports.begin();
+  for (auto other = std::next(first); other != reports.end(); ++other) {
+    if (other->second.signature == first->second.signature) continue;
+    Outcome outcome;
+    outcome.code = arena::Code::kMismatch;
+    outcome.message = MismatchMessage(key, first->second.description, other->second.description);
+    outcome.node = layout_.nodes[other->first].name;
+    return FailOne(key, outcome, true);
+  }
+  return absl::OkStatus();
+}
+
+void RingCommunicator::DropMismatches(RingChannel* channel, uint64_t sequence) {
+  const auto found = channel->mismatches.find(sequence);
+  if (found == channel->mismatches.end()) return;
+  for (const auto& [node, report] : found->second) early_text_bytes_ -= TextBytes(report);
+  channel->mismatches.erase(found);
+}
+
+void RingCommunicator::NoteStarted(RingChannel* channel, uint64_t sequence) {
+  for (const auto& [skipped, outcome] : channel->failed_early) {
+    if (skipped <= sequence) early_text_bytes_ -= TextBytes(outcome);
+  }
+  channel->NoteStarted(sequence);
+}
+
+absl::Status RingCommunicator::NoteEarlyText(size_t bytes) {
+  early_text_bytes_ += bytes;
+  if (early_text_bytes_ <= kMaxEarlyTextBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError("it reported too many failures");
+}
+
+void RingCommunicator::CheckLinks() {
+  if (!early_violation_.ok()) OnLinkBroken(Side::kLeft, early_violation_);
+  if (!left_->status().ok()) OnLinkBroken(Side::kLeft, left_->status());
+  if (!right_->status().ok()) OnLinkBroken(Side::kRight, right_->status());
+}
+
+void RingCommunicator::OnLinkBroken(Side side, const absl::Status& status) {
+  if (broken_.has_value()) return;
+  const int neighbour =
+      Wrap(layout_.node_index + (side == Side::kLeft ? -1 : 1), layout_.node_count());
+  Outcome outcome;
+  outcome.code = arena::Code::kPeerFailed;
+  outcome.node = layout_.nodes[neighbour].name;
+  const std::string reason(status.message());
+  outcome.message = absl::IsInvalidArgument(status)
+                        ? absl::StrCat("node ", outcome.node, " broke the data protocol: ", reason)
+                        : absl::StrCat("lost connection to node ", outcome.node, ": ", reason);
+  GetLogger("collectives")->warn("ring broken node={} reason=\"{}\"", outcome.node, reason);
+  SendFlood(wire::FrameType::kAbortFrom, {wire::kAllChannels, 0}, 0, {outcome, ""});
+  FlushControl();
+  BreakRing(outcome);
+}
+
+void RingCommunicator::BreakRing(const Outcome& outcome) {
+  broken_ = outcome;
+  for (auto& [number, channel] : channels_) {
+    std::vector<OperationPtr> failed(channel.running.begin(), channel.running.end());
+    failed.insert(failed.end(), channel.queued.begin(), channel.queued.end());
+    for (const OperationPtr& operation : failed) Fail(operation, outcome);
+    while (!channel.early.empty()) DropEarly(&channel, channel.early.begin()->first);
+  }
+  if (ring_failure_) callbacks_.push_back([this, outcome] { ring_failure_(outcome); });
+}
+
+}  // namespace ringd::daemon
