@@ -1,0 +1,89 @@
+#include "daemon/ranks/cgroup.h"
+
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+namespace ringd::daemon {
+namespace {
+
+constexpr char kRoot[] = "/sys/fs/cgroup";
+constexpr long kCgroup2Magic = 0x63677270;
+
+bool IsCgroup2(const std::string& path) {
+  struct statfs info;
+  return statfs(path.c_str(), &info) == 0 && static_cast<long>(info.f_type) == kCgroup2Magic;
+}
+
+// Writable for us, and a place where groups can be made: found out by making one.
+bool CanMakeGroups(const std::string& directory) {
+  const std::string probe = absl::StrCat(directory, "/ringd-probe-", getpid());
+  if (mkdir(probe.c_str(), 0755) != 0) return false;
+  const bool usable = access(absl::StrCat(probe, "/cgroup.procs").c_str(), W_OK) == 0;
+  rmdir(probe.c_str());
+  return usable;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> FindCgroupParent() {
+  std::ifstream self("/proc/self/cgroup");
+  std::vector<std::string> candidates;
+  std::string line;
+  while (std::getline(self, line)) {  // "4:memory:/path", "0::/path"
+    const std::vector<std::string> fields = absl::StrSplit(line, absl::MaxSplits(':', 2));
+    if (fields.size() != 3 || absl::StrContains(fields[2], "..")) continue;
+    const std::string path = fields[2] == "/" ? "" : fields[2];
+    if (fields[0] == "0") {
+      for (const char* mount : {"", "/unified"}) {
+        const std::string root = absl::StrCat(kRoot, mount);
+        if (IsCgroup2(root)) candidates.insert(candidates.begin(), absl::StrCat(root, path));
+      }
+    } else if (fields[1] == "memory" || fields[1] == "pids" || fields[1] == "name=systemd") {
+      const std::string name = fields[1] == "name=systemd" ? "systemd" : fields[1];
+      candidates.push_back(absl::StrCat(kRoot, "/", name, path));
+    }
+  }
+  for (const std::string& candidate : candidates) {
+    if (CanMakeGroups(candidate)) return candidate;
+  }
+  return absl::FailedPreconditionError(
+      candidates.empty()
+          ? "no cgroup hierarchy is mounted"
+          : absl::StrCat("may not make groups in ", candidates[0], " (systemd: Delegate=yes)"));
+}
+
+absl::StatusOr<std::string> MakeCgroup(const std::string& parent, const std::string& name) {
+  std::string directory = absl::StrCat(parent, "/", name);
+  if (mkdir(directory.c_str(), 0755) != 0 && errno != EEXIST) {
+    return absl::UnavailableError(absl::StrCat(directory, ": ", strerror(errno)));
+  }
+  return directory;
+}
+
+bool KillCgroup(const std::string& directory) {
+  if (rmdir(directory.c_str()) == 0 || errno == ENOENT) return true;
+  std::ofstream kill_file(absl::StrCat(directory, "/cgroup.kill"), std::ios::in);
+  if (kill_file) {
+    kill_file << "1" << std::flush;
+  } else {
+    std::ifstream members(absl::StrCat(directory, "/cgroup.procs"));
+    pid_t pid = 0;
+    while (members >> pid) {
+      if (pid > 1) kill(pid, SIGKILL);
+    }
+  }
+  return rmdir(directory.c_str()) == 0 || errno == ENOENT;
+}
+
+}  // namespace ringd::daemon

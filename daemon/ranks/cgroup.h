@@ -1,0 +1,26 @@
+// A control group for each rank, where the host lets us make one: what is left of a rank can then
+// be killed whole.
+#ifndef RINGD_DAEMON_RANKS_CGROUP_H_
+#define RINGD_DAEMON_RANKS_CGROUP_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace ringd::daemon {
+
+// A directory below which this process may make groups: its own group in the v2 tree (delegated by
+// systemd, or root), else in a v1 hierarchy mounted writable.  FAILED_PRECONDITION says why there
+// is none.
+absl::StatusOr<std::string> FindCgroupParent();
+
+// Makes the group (or takes it over).
+absl::StatusOr<std::string> MakeCgroup(const std::string& parent, const std::string& name);
+
+// SIGKILL to all members, and tries to remove it. Returns whether it is gone; call again until it
+// is.
+bool KillCgroup(const std::string& directory);
+
+}  // namespace ringd::daemon
+
+#endif  // RINGD_DAEMON_RANKS_CGROUP_H_
