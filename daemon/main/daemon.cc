@@ -85,6 +85,7 @@ SpawnerOptions Daemon::MakeSpawnerOptions() const {
   absl::StatusOr<std::string> parent = FindCgroupParent();
   if (parent.ok()) {
     spawner.cgroup_parent = *std::move(parent);
+    RemoveOldCgroups(spawner.cgroup_parent);
   } else {
     GetLogger("ranks")->debug("no cgroups for ranks reason={}",
                               std::string(parent.status().message()));
@@ -259,8 +260,13 @@ absl::Status Daemon::Run() {
     }
     if (entries[1].revents != 0) {
       NotifySystemd("STOPPING=1");
-      MutexLock lock(&mu_);
-      return absl::UnavailableError(exit_reason_);
+      std::string reason;
+      {
+        MutexLock lock(&mu_);
+        reason = exit_reason_;
+      }
+      if (options_.embedded) EndRanks(kEndGrace, reason);
+      return absl::UnavailableError(reason);
     }
     signalfd_siginfo info;
     if (read(signals_.get(), &info, sizeof(info)) != sizeof(info) || info.ssi_signo == SIGHUP)

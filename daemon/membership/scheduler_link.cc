@@ -68,7 +68,9 @@ void SchedulerLink::Run() {
   std::string last_reason;
   do {
     std::string reason;
-    if (RunStream(&reason)) {
+    const bool was_connected = RunStream(&reason);
+    if (StoppedWithin(absl::ZeroDuration())) return;
+    if (was_connected) {
       GetLogger("membership")
           ->warn("scheduler lost address={} reason={} (retrying)", options_.address, reason);
       backoff = kFirstBackoff;

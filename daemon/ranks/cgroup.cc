@@ -1,5 +1,6 @@
 #include "daemon/ranks/cgroup.h"
 
+#include <dirent.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
@@ -7,7 +8,9 @@
 
 #include <cerrno>
 #include <cstring>
+#include <ctime>
 #include <fstream>
+#include <memory>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -18,6 +21,8 @@ namespace ringd::daemon {
 namespace {
 
 constexpr char kRoot[] = "/sys/fs/cgroup";
+// A younger group may be waiting for its worker to join.
+constexpr time_t kOldSeconds = 60;
 constexpr long kCgroup2Magic = 0x63677270;
 
 bool IsCgroup2(const std::string& path) {
@@ -69,6 +74,18 @@ absl::StatusOr<std::string> MakeCgroup(const std::string& parent, const std::str
     return absl::UnavailableError(absl::StrCat(directory, ": ", strerror(errno)));
   }
   return directory;
+}
+
+void RemoveOldCgroups(const std::string& parent) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir(parent.c_str()), closedir);
+  if (folder == nullptr) return;
+  while (const dirent* entry = readdir(folder.get())) {
+    if (!absl::StartsWith(entry->d_name, "ringd-")) continue;
+    const std::string path = absl::StrCat(parent, "/", entry->d_name);
+    struct stat info;
+    if (stat(path.c_str(), &info) != 0 || time(nullptr) - info.st_mtime < kOldSeconds) continue;
+    rmdir(path.c_str());  // Fails where there are members.
+  }
 }
 
 bool KillCgroup(const std::string& directory) {

@@ -17,6 +17,10 @@ absl::StatusOr<std::string> FindCgroupParent();
 // Makes the group (or takes it over).
 absl::StatusOr<std::string> MakeCgroup(const std::string& parent, const std::string& name);
 
+// Removes empty groups of ranks that daemons before us, of whatever run directory, had no time to
+// remove.
+void RemoveOldCgroups(const std::string& parent);
+
 // SIGKILL to all members, and tries to remove it. Returns whether it is gone; call again until it
 // is.
 bool KillCgroup(const std::string& directory);
