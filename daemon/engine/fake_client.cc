@@ -139,7 +139,10 @@ FakeClient::Result FakeClient::Wait(Ticket ticket, int64_t timeout_us) {
     if (MonotonicMicros() > limit_us) return {.timed_out = true};
     place->waiters.fetch_add(1, std::memory_order_seq_cst);
     const uint32_t seen = place->word.load(std::memory_order_seq_cst);
-    if (seen != ticket.number && !IsPoisoned()) FutexWait(&place->word, seen, kWaitSliceUs);
+    if (seen != ticket.number && !IsPoisoned()) {
+      const bool timed_out = FutexWait(&place->word, seen, kWaitSliceUs) == FutexResult::kTimedOut;
+      if (timed_out && IsOver(ticket)) ++late_wakes_;
+    }
     place->waiters.fetch_sub(1, std::memory_order_seq_cst);
   }
   if (!IsOver(ticket)) return PoisonResult();

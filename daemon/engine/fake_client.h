@@ -81,6 +81,8 @@ class FakeClient {
   Result Wait(Ticket ticket, int64_t timeout_us = 10'000'000);
   Result Run(const arena::Descriptor& descriptor) { return Wait(Submit(descriptor)); }
   bool IsOver(Ticket ticket) const;
+  // Futex waits that ran into their time limit although the operation was over: lost wake-ups.
+  uint64_t late_wakes() const { return late_wakes_; }
   bool IsPoisoned() const { return header()->poison.load() != 0; }
   Result PoisonResult() const;
 
@@ -100,6 +102,7 @@ class FakeClient {
   uint64_t serial_ = 0;
   uint64_t generation_ = 1;
   uint32_t next_slot_ = 0;
+  uint64_t late_wakes_ = 0;
   std::vector<uint32_t> numbers_;
 };
 
