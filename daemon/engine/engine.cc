@@ -3,7 +3,9 @@
 
 #include <utility>
 
-#include "daemon/collectives/loopback.h"
+#include "common/base/fd.h"
+#include "daemon/collectives/local.h"
+#include "daemon/collectives/slice_pool.h"
 #include "daemon/engine/engine_impl.h"
 
 namespace ringd::daemon {
@@ -16,9 +18,14 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
       return DataPort::Create(loop, address);
     };
   }
-  impl.make_communicator = [](const JobGeneration& generation, RingSockets, EventLoop*,
-                              const std::function<void(absl::Status)>&) {
-    return MakeLoopbackCommunicator(generation.layout);
+  auto pool = std::make_shared<SlicePool>(options.reduce_threads);
+  impl.make_communicator = [pool](const JobGeneration& generation, RingSockets sockets, EventLoop*,
+                                  const std::function<void(const Outcome&)>&) {
+    if (generation.layout.node_count() == 1) {
+      return MakeLocalCommunicator(generation.layout, pool.get());
+    }
+    UniqueFd right(sockets.right), left(sockets.left);
+    return std::unique_ptr<Communicator>();
   };
   absl::StatusOr<std::unique_ptr<EngineImpl>> engine = EngineImpl::Create(std::move(impl));
   if (!engine.ok()) return engine.status();

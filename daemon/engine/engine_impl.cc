@@ -11,6 +11,7 @@
 #include "common/base/fd.h"
 #include "common/base/futex.h"
 #include "common/log/log.h"
+#include "common/reduce/reduce.h"
 
 namespace ringd::daemon {
 namespace {
@@ -82,7 +83,7 @@ bool EngineImpl::Post(std::function<void()> message) {
     MutexLock lock(&mu_);
     if (!accepting_) return false;
     messages_.push_back(std::move(message));
-    has_messages_.store(true, std::memory_order_release);
+    has_messages_.store(true, std::memory_order_seq_cst);
   }
   loop_.Wake();
   return true;
@@ -166,19 +167,24 @@ void EngineImpl::Idle() {
 
 void EngineImpl::Sleep() {
   SetSleeping(true);
-  if (!HasWork()) {
+  // Idle's look at the descriptors may have used up the wake of a message that came after RunMessages.
+  if (!HasWork() && !has_messages_.load(std::memory_order_seq_cst)) {
     const bool has_jobs = !jobs_.empty() || !leaving_.empty();
     const int run = loop_.Poll(has_jobs ? kBackstop : absl::InfiniteDuration());
-    if (run == 0 && HasWork() && !has_messages_.load(std::memory_order_acquire)) {
-      // Not lost if the doorbell rings only now.
-      const int64_t limit_us = MonotonicMicros() + kLateDoorbellUs;
-      int late = 0;
-      while (late == 0 && MonotonicMicros() < limit_us) late = loop_.Poll(absl::Microseconds(100));
-      if (late == 0) backstops_.fetch_add(1, std::memory_order_relaxed);
-    }
+    if (run == 0 && HasWork()) CountIfLost();
   }
   SetSleeping(false);
   last_work_us_ = MonotonicMicros();
+}
+
+// There is work and no bell has rung. It may ring only now: the client stands between publication and bell.
+void EngineImpl::CountIfLost() {
+  if (has_messages_.load(std::memory_order_acquire)) return;
+  const int64_t limit_us = MonotonicMicros() + kLateDoorbellUs;
+  while (MonotonicMicros() < limit_us) {
+    if (loop_.Poll(absl::Microseconds(100)) > 0) return;
+  }
+  backstops_.fetch_add(1, std::memory_order_relaxed);
 }
 
 bool EngineImpl::HasWork() {
@@ -243,9 +249,13 @@ void EngineImpl::Prepare(const JobGeneration& generation, std::function<void(abs
       layout.node_index >= 0 && layout.node_index < layout.node_count() && layout.local_count() > 0;
   if (!is_sound)
     return done(absl::InvalidArgumentError("the job's layout has no rank on this node"));
+  if (layout.local_count() > static_cast<int>(kMaxReduceBuffers)) {
+    return done(absl::InvalidArgumentError(
+        absl::StrCat("job ", generation.job, " wants ", layout.local_count(),
+                     " ranks on this node; at most ", kMaxReduceBuffers, " fit")));
+  }
   if (layout.node_count() == 1) {
-    BeginJob(generation, RingSockets{});
-    return done(absl::OkStatus());
+    return done(BeginJob(generation, RingSockets{}));
   }
   if (data_port_ == nullptr) {
     return done(absl::FailedPreconditionError(
@@ -276,16 +286,17 @@ void EngineImpl::OnRing(const JobGeneration& generation, absl::StatusOr<RingSock
   }
   const auto done = std::move(found->second.done);
   preparing_.erase(found);
-  if (sockets.ok()) BeginJob(generation, *sockets);
-  done(sockets.status());
+  done(sockets.ok() ? BeginJob(generation, *sockets) : sockets.status());
 }
 
-void EngineImpl::BeginJob(const JobGeneration& generation, RingSockets sockets) {
+absl::Status EngineImpl::BeginJob(const JobGeneration& generation, RingSockets sockets) {
   const std::string name = generation.job;
-  auto communicator =
-      options_.make_communicator(generation, sockets, &loop_, [this, name](absl::Status status) {
-        if (events_.ring_failed) events_.ring_failed(name, std::move(status));
-      });
+  auto communicator = options_.make_communicator(
+      generation, sockets, &loop_,
+      [this, name](const Outcome& outcome) { OnRingFailed(name, outcome); });
+  if (communicator == nullptr) {
+    return absl::UnimplementedError("this daemon does not run jobs over several nodes");
+  }
   Job::Events events;
   events.client_failed = [this, name](int rank, std::string reason) {
     if (events_.client_failed) events_.client_failed(name, rank, std::move(reason));
@@ -303,6 +314,16 @@ void EngineImpl::BeginJob(const JobGeneration& generation, RingSockets sockets) 
   GetLogger("engine")->info("job prepared job={} generation={} nodes={} local_ranks={}", name,
                             generation.generation, generation.layout.node_count(),
                             generation.layout.local_count());
+  return absl::OkStatus();
+}
+
+void EngineImpl::OnRingFailed(const std::string& job, const Outcome& outcome) {
+  Job* found = FindJob(job);
+  if (found == nullptr) return;  // Leaving: its peers leave, too.
+  GetLogger("engine")->warn("ring failed job={} generation={} node={} message=\"{}\"", job,
+                            found->generation(), outcome.node, outcome.message);
+  found->FailPending(outcome);
+  if (events_.ring_failed) events_.ring_failed(job, absl::UnavailableError(outcome.message));
 }
 
 void EngineImpl::RemoveJob(const std::string& job, const Outcome& outcome,

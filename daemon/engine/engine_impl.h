@@ -27,10 +27,11 @@ class EngineImpl : public Engine {
     // on it.
     std::function<absl::StatusOr<std::unique_ptr<DataPort>>(EventLoop*)> make_data_port;
     std::string data_host;  // Of data_address().
-    // sockets: of the generation's ring, taken over; {-1, -1} on one node. ring_failed: may be
-    // called on the engine's thread, inside Progress or a callback of the loop.
+    // sockets: of the generation's ring, taken over; {-1, -1} on one node. ring_failed: called on
+    // the engine's thread, inside Progress. Null: this engine has no communicator for such a
+    // layout.
     std::function<std::unique_ptr<Communicator>(const JobGeneration&, RingSockets, EventLoop*,
-                                                std::function<void(absl::Status)> ring_failed)>
+                                                std::function<void(const Outcome&)> ring_failed)>
         make_communicator;
   };
 
@@ -71,6 +72,7 @@ class EngineImpl : public Engine {
   bool Work();
   void Idle();
   void Sleep();
+  void CountIfLost();
   void Finish();
   void CheckJobs(int64_t now_us);
   bool HasWork();
@@ -78,7 +80,8 @@ class EngineImpl : public Engine {
 
   void Prepare(const JobGeneration& generation, std::function<void(absl::Status)> done);
   void OnRing(const JobGeneration& generation, absl::StatusOr<RingSockets> sockets);
-  void BeginJob(const JobGeneration& generation, RingSockets sockets);
+  absl::Status BeginJob(const JobGeneration& generation, RingSockets sockets);
+  void OnRingFailed(const std::string& job, const Outcome& outcome);
   void Remove(const std::string& job, const Outcome& outcome, std::function<void()> done);
   void ReapRemoved();
   Job* FindJob(const std::string& job);

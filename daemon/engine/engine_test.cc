@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "daemon/engine/engine_fixture.h"
+#include "daemon/engine/testing/engine_fixture.h"
 #include "gtest/gtest.h"
 
 namespace ringd::daemon {
@@ -311,6 +311,18 @@ TEST(EngineTest, Stop_FailsWhatIsPending) {
   EXPECT_EQ(client.Wait(pending).code, Code::kUnavailable);
   EXPECT_EQ(FakeClient().Attach(&node.engine(), "job", 0, 2).code(),
             absl::StatusCode::kUnavailable);
+}
+
+TEST(EngineTest, Calls_WhileTheEngineFallsAsleep_AreAnswered) {
+  TestNode node(1);
+  std::promise<void> removed;
+  node.engine().RemoveJob("job", Outcome{}, [&] { removed.set_value(); });
+  removed.get_future().wait();  // Without jobs it sleeps without a backstop.
+  FakeClient client;
+  for (int i = 0; i < 3000; ++i) {
+    std::this_thread::sleep_for(std::chrono::microseconds(i % 300));
+    ASSERT_EQ(node.engine().AddSegment("job", 0, 1, 1, {}).code(), absl::StatusCode::kNotFound);
+  }
 }
 
 TEST(EngineTest, PrepareJob_TwiceOrWithoutDataAddress_IsRefused) {

@@ -14,7 +14,7 @@
 
 #include "common/base/fd.h"
 #include "common/base/futex.h"
-#include "daemon/engine/engine_fixture.h"
+#include "daemon/engine/testing/engine_fixture.h"
 #include "gtest/gtest.h"
 
 namespace ringd::daemon {

@@ -183,13 +183,17 @@ void Job::FailClient(Client* client, const std::string& reason) {
 
 void Job::Fail(const Outcome& outcome) {
   const Outcome failure = FailureFrom(outcome, "the job was stopped");
-  book_.FailAll(failure, &actions_);
-  Perform();
+  FailPending(failure);
   std::vector<OperationKey> firsts;
   for (const auto& [key, started] : started_) {
     if (firsts.empty() || firsts.back().channel != key.channel) firsts.push_back(key);
   }
   for (const OperationKey& key : firsts) communicator_->AbortFrom(key, failure);
+}
+
+void Job::FailPending(const Outcome& outcome) {
+  book_.FailAll(outcome, &actions_);
+  Perform();
 }
 
 void Job::Remove(const Outcome& outcome) {

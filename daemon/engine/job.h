@@ -13,9 +13,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "daemon/collectives/communicator.h"
-#include "daemon/engine/client.h"
+#include "daemon/engine/arena/client.h"
 #include "daemon/engine/engine.h"
-#include "daemon/engine/order_book.h"
+#include "daemon/engine/order/order_book.h"
 #include "daemon/transport/event_loop.h"
 
 namespace ringd::daemon {
@@ -49,6 +49,8 @@ class Job {
   void RemoveClient(int rank, uint64_t arena);
   void RankEnded(int rank, const Outcome& outcome);
   void Fail(const Outcome& outcome);
+  // Fails what the communicator has not begun, and everything later.
+  void FailPending(const Outcome& outcome);
 
   // Fails everything, poisons the arenas, and refuses what comes later.
   void Remove(const Outcome& outcome);

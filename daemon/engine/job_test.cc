@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "common/base/futex.h"
-#include "daemon/engine/fake_client.h"
+#include "daemon/engine/testing/fake_client.h"
 #include "gtest/gtest.h"
 
 namespace ringd::daemon {

@@ -1,5 +1,5 @@
 // Plans: reading hostile records, and agreeing on them between ranks.
-#include "daemon/engine/plan.h"
+#include "daemon/engine/order/plan.h"
 
 #include <cstring>
 #include <functional>
@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "daemon/engine/engine_fixture.h"
-#include "daemon/engine/plan_record.h"
+#include "daemon/engine/testing/engine_fixture.h"
+#include "daemon/engine/testing/plan_record.h"
 #include "gtest/gtest.h"
 
 namespace ringd::daemon {

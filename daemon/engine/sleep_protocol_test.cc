@@ -16,7 +16,7 @@
 #include <tuple>
 #include <vector>
 
-#include "daemon/engine/engine_fixture.h"
+#include "daemon/engine/testing/engine_fixture.h"
 #include "gtest/gtest.h"
 
 namespace ringd::daemon {

@@ -1,4 +1,4 @@
-#include "daemon/engine/arena_view.h"
+#include "daemon/engine/arena/arena_view.h"
 
 #include <sys/mman.h>
 

@@ -1,9 +1,9 @@
-#include "daemon/engine/client.h"
+#include "daemon/engine/arena/client.h"
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/engine/descriptor.h"
+#include "daemon/engine/arena/descriptor.h"
 
 namespace ringd::daemon {
 namespace {

@@ -1,7 +1,7 @@
 // The daemon's side of one client's arena: its mappings, and the only code that reads or writes
 // them as structures.
-#ifndef RINGD_DAEMON_ENGINE_ARENA_VIEW_H_
-#define RINGD_DAEMON_ENGINE_ARENA_VIEW_H_
+#ifndef RINGD_DAEMON_ENGINE_ARENA_ARENA_VIEW_H_
+#define RINGD_DAEMON_ENGINE_ARENA_ARENA_VIEW_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/fd.h"
 #include "daemon/collectives/communicator.h"
-#include "daemon/engine/sigbus_guard.h"
+#include "daemon/engine/arena/sigbus_guard.h"
 #include "proto/arena.h"
 
 namespace ringd::daemon {
@@ -83,4 +83,4 @@ class ArenaView {
 
 }  // namespace ringd::daemon
 
-#endif  // RINGD_DAEMON_ENGINE_ARENA_VIEW_H_
+#endif  // RINGD_DAEMON_ENGINE_ARENA_ARENA_VIEW_H_

@@ -1,6 +1,6 @@
 // Keeps the daemon alive when a client's memory can't be had: SIGBUS in a guarded range.
-#ifndef RINGD_DAEMON_ENGINE_SIGBUS_GUARD_H_
-#define RINGD_DAEMON_ENGINE_SIGBUS_GUARD_H_
+#ifndef RINGD_DAEMON_ENGINE_ARENA_SIGBUS_GUARD_H_
+#define RINGD_DAEMON_ENGINE_ARENA_SIGBUS_GUARD_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -40,4 +40,4 @@ class SigbusGuard {
 
 }  // namespace ringd::daemon
 
-#endif  // RINGD_DAEMON_ENGINE_SIGBUS_GUARD_H_
+#endif  // RINGD_DAEMON_ENGINE_ARENA_SIGBUS_GUARD_H_

@@ -1,4 +1,4 @@
-#include "daemon/engine/descriptor.h"
+#include "daemon/engine/arena/descriptor.h"
 
 #include <algorithm>
 #include <cmath>

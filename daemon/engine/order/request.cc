@@ -1,4 +1,4 @@
-#include "daemon/engine/request.h"
+#include "daemon/engine/order/request.h"
 
 #include "absl/strings/str_cat.h"
 

@@ -1,6 +1,6 @@
 // One rank's part of a collective operation, after its descriptor was found good.
-#ifndef RINGD_DAEMON_ENGINE_REQUEST_H_
-#define RINGD_DAEMON_ENGINE_REQUEST_H_
+#ifndef RINGD_DAEMON_ENGINE_ORDER_REQUEST_H_
+#define RINGD_DAEMON_ENGINE_ORDER_REQUEST_H_
 
 #include <cstdint>
 #include <memory>
@@ -10,7 +10,7 @@
 #include "common/base/types.h"
 #include "common/reduce/reduce.h"
 #include "daemon/collectives/communicator.h"
-#include "daemon/engine/plan.h"
+#include "daemon/engine/order/plan.h"
 #include "proto/arena.h"
 
 namespace ringd::daemon {
@@ -70,4 +70,4 @@ uint64_t ReducedBytes(const Request& request);
 
 }  // namespace ringd::daemon
 
-#endif  // RINGD_DAEMON_ENGINE_REQUEST_H_
+#endif  // RINGD_DAEMON_ENGINE_ORDER_REQUEST_H_

@@ -1,7 +1,7 @@
 // Brings the submissions of a node's ranks in order and says what is to be done: the engine's state
 // machine.
-#ifndef RINGD_DAEMON_ENGINE_ORDER_BOOK_H_
-#define RINGD_DAEMON_ENGINE_ORDER_BOOK_H_
+#ifndef RINGD_DAEMON_ENGINE_ORDER_ORDER_BOOK_H_
+#define RINGD_DAEMON_ENGINE_ORDER_ORDER_BOOK_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "daemon/collectives/communicator.h"
-#include "daemon/engine/request.h"
+#include "daemon/engine/order/request.h"
 
 namespace ringd::daemon {
 
@@ -116,4 +116,4 @@ class OrderBook {
 
 }  // namespace ringd::daemon
 
-#endif  // RINGD_DAEMON_ENGINE_ORDER_BOOK_H_
+#endif  // RINGD_DAEMON_ENGINE_ORDER_ORDER_BOOK_H_

@@ -1,4 +1,4 @@
-#include "daemon/engine/sigbus_guard.h"
+#include "daemon/engine/arena/sigbus_guard.h"
 
 #include <sys/mman.h>
 #include <unistd.h>

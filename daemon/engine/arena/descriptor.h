@@ -1,15 +1,15 @@
 // From a client's descriptor, hostile until here, to a Request.
-#ifndef RINGD_DAEMON_ENGINE_DESCRIPTOR_H_
-#define RINGD_DAEMON_ENGINE_DESCRIPTOR_H_
+#ifndef RINGD_DAEMON_ENGINE_ARENA_DESCRIPTOR_H_
+#define RINGD_DAEMON_ENGINE_ARENA_DESCRIPTOR_H_
 
 #include <cstdint>
 #include <map>
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "daemon/engine/arena_view.h"
-#include "daemon/engine/plan.h"
-#include "daemon/engine/request.h"
+#include "daemon/engine/arena/arena_view.h"
+#include "daemon/engine/order/plan.h"
+#include "daemon/engine/order/request.h"
 #include "proto/arena.h"
 
 namespace ringd::daemon {
@@ -38,4 +38,4 @@ absl::StatusOr<std::unique_ptr<Request>> MakeRequest(const arena::Descriptor& de
 
 }  // namespace ringd::daemon
 
-#endif  // RINGD_DAEMON_ENGINE_DESCRIPTOR_H_
+#endif  // RINGD_DAEMON_ENGINE_ARENA_DESCRIPTOR_H_

@@ -1,6 +1,6 @@
 // One client (a process that called ringd_init) of a rank, as the engine sees it.
-#ifndef RINGD_DAEMON_ENGINE_CLIENT_H_
-#define RINGD_DAEMON_ENGINE_CLIENT_H_
+#ifndef RINGD_DAEMON_ENGINE_ARENA_CLIENT_H_
+#define RINGD_DAEMON_ENGINE_ARENA_CLIENT_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -11,9 +11,9 @@
 
 #include "absl/status/status.h"
 #include "common/base/fd.h"
-#include "daemon/engine/arena_view.h"
-#include "daemon/engine/plan.h"
-#include "daemon/engine/request.h"
+#include "daemon/engine/arena/arena_view.h"
+#include "daemon/engine/order/plan.h"
+#include "daemon/engine/order/request.h"
 
 namespace ringd::daemon {
 
@@ -88,4 +88,4 @@ class Client {
 
 }  // namespace ringd::daemon
 
-#endif  // RINGD_DAEMON_ENGINE_CLIENT_H_
+#endif  // RINGD_DAEMON_ENGINE_ARENA_CLIENT_H_

@@ -1,4 +1,4 @@
-#include "daemon/engine/fake_client.h"
+#include "daemon/engine/testing/fake_client.h"
 
 #include <sys/mman.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "daemon/engine/order_book.h"
+#include "daemon/engine/order/order_book.h"
 
 #include <algorithm>
 #include <random>

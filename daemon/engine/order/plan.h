@@ -1,6 +1,6 @@
 // A bucket plan as a client registered it, read from hostile memory.
-#ifndef RINGD_DAEMON_ENGINE_PLAN_H_
-#define RINGD_DAEMON_ENGINE_PLAN_H_
+#ifndef RINGD_DAEMON_ENGINE_ORDER_PLAN_H_
+#define RINGD_DAEMON_ENGINE_ORDER_PLAN_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -43,4 +43,4 @@ class Plan {
 
 }  // namespace ringd::daemon
 
-#endif  // RINGD_DAEMON_ENGINE_PLAN_H_
+#endif  // RINGD_DAEMON_ENGINE_ORDER_PLAN_H_

@@ -1,6 +1,6 @@
 // One node with a job of n ranks for the engine's tests.
-#ifndef RINGD_DAEMON_ENGINE_ENGINE_FIXTURE_H_
-#define RINGD_DAEMON_ENGINE_ENGINE_FIXTURE_H_
+#ifndef RINGD_DAEMON_ENGINE_TESTING_ENGINE_FIXTURE_H_
+#define RINGD_DAEMON_ENGINE_TESTING_ENGINE_FIXTURE_H_
 
 #include <cstdlib>
 #include <functional>
@@ -13,7 +13,7 @@
 #include "common/sync/mutex.h"
 #include "daemon/collectives/loopback.h"
 #include "daemon/engine/engine_impl.h"
-#include "daemon/engine/fake_client.h"
+#include "daemon/engine/testing/fake_client.h"
 
 namespace ringd::daemon {
 
@@ -24,7 +24,7 @@ class TestNode {
   explicit TestNode(int size) {
     EngineImpl::Options options;
     options.make_communicator = [](const JobGeneration& generation, RingSockets, EventLoop*,
-                                   const std::function<void(absl::Status)>&) {
+                                   const std::function<void(const Outcome&)>&) {
       return MakeLoopbackCommunicator(generation.layout);
     };
     engine_ = *EngineImpl::Create(std::move(options));
@@ -89,4 +89,4 @@ class TestNode {
 
 }  // namespace ringd::daemon
 
-#endif  // RINGD_DAEMON_ENGINE_ENGINE_FIXTURE_H_
+#endif  // RINGD_DAEMON_ENGINE_TESTING_ENGINE_FIXTURE_H_

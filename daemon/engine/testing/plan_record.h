@@ -1,6 +1,6 @@
 // kPlanRegister records for tests.
-#ifndef RINGD_DAEMON_ENGINE_PLAN_RECORD_H_
-#define RINGD_DAEMON_ENGINE_PLAN_RECORD_H_
+#ifndef RINGD_DAEMON_ENGINE_TESTING_PLAN_RECORD_H_
+#define RINGD_DAEMON_ENGINE_TESTING_PLAN_RECORD_H_
 
 #include <cstdint>
 #include <cstring>
@@ -74,4 +74,4 @@ inline arena::PlanBucket MakePlanBucket(uint64_t count, arena::Ref place = 0) {
 
 }  // namespace ringd::daemon
 
-#endif  // RINGD_DAEMON_ENGINE_PLAN_RECORD_H_
+#endif  // RINGD_DAEMON_ENGINE_TESTING_PLAN_RECORD_H_

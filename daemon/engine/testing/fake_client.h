@@ -1,6 +1,6 @@
 // A client for tests: one rank's arena in this process, without worker and client library.
-#ifndef RINGD_DAEMON_ENGINE_FAKE_CLIENT_H_
-#define RINGD_DAEMON_ENGINE_FAKE_CLIENT_H_
+#ifndef RINGD_DAEMON_ENGINE_TESTING_FAKE_CLIENT_H_
+#define RINGD_DAEMON_ENGINE_TESTING_FAKE_CLIENT_H_
 
 #include <cstdint>
 #include <cstring>
@@ -108,4 +108,4 @@ class FakeClient {
 
 }  // namespace ringd::daemon
 
-#endif  // RINGD_DAEMON_ENGINE_FAKE_CLIENT_H_
+#endif  // RINGD_DAEMON_ENGINE_TESTING_FAKE_CLIENT_H_

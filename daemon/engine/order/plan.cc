@@ -1,4 +1,4 @@
-#include "daemon/engine/plan.h"
+#include "daemon/engine/order/plan.h"
 
 #include <cmath>
 #include <cstring>
