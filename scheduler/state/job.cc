@@ -131,7 +131,7 @@ void Machine::OnCleared(Node* node, const JobCleared& report) {
   const std::string& name = node->record.name();
   if (node->held.count(report.job()) == 0) return;
   Job* job = Find(report.job());
-  if (job == nullptr || !IsPlacedOn(*job, name) || job->cleared.count(name) != 0) {
+  if (!IsPartOf(job, name)) {
     Release(node, report.job());  // What was left of an earlier attempt.
     NodeOrder order;
     order.mutable_forget()->set_job(report.job());
@@ -283,6 +283,11 @@ void Machine::RefreshReason(Job* job) {
 bool Machine::IsPlacedOn(const Job& job, const std::string& node) const {
   return std::any_of(job.record.nodes().begin(), job.record.nodes().end(),
                      [&](const GenerationNode& part) { return part.name() == node; });
+}
+
+bool Machine::IsPartOf(const Job* job, const std::string& node) const {
+  return job != nullptr && !job->record.job().has_finished() && IsPlacedOn(*job, node) &&
+         job->cleared.count(node) == 0;
 }
 
 bool Machine::AllEndedOn(const Job& job, const std::string& node) const {

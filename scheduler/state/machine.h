@@ -176,6 +176,8 @@ class Machine {
   void BackToQueue(Job* job);
   void RefreshReason(Job* job);
   bool IsPlacedOn(const Job& job, const std::string& node) const;
+  // The job is not over, and the node has a part of its generation that it has not cleared.
+  bool IsPartOf(const Job* job, const std::string& node) const;
   bool AllEndedOn(const Job& job, const std::string& node) const;
 
   // node.cc

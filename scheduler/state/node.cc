@@ -122,9 +122,7 @@ void Machine::SyncJobs(Node* node, const NodeHello& hello) {
     if (!listed.insert(running.job()).second) continue;
     Job* job = Find(running.job());
     const std::string& name = node->record.name();
-    const bool ours = job != nullptr && !job->record.job().has_finished() && IsPlacedOn(*job, name) &&
-                      job->cleared.count(name) == 0 &&
-                      running.generation() == job->record.job().generation();
+    const bool ours = IsPartOf(job, name) && running.generation() == job->record.job().generation();
     if (ours) {
       SyncHeldJob(node, job, running);
       continue;
@@ -174,7 +172,7 @@ void Machine::SyncHeldJob(Node* node, Job* job, const RunningJob& running) {
 void Machine::JobMissing(Node* node, const std::string& id) {
   Job* job = Find(id);
   const std::string& name = node->record.name();
-  if (job == nullptr || !IsPlacedOn(*job, name) || job->cleared.count(name) != 0) return Release(node, id);
+  if (!IsPartOf(job, name)) return Release(node, id);
   const bool fails = !job->Stopping() && !AllEndedOn(*job, name);
   Cleared(job, node);
   if (fails) return FailForNode(job, *node, "its daemon came back without the job");
@@ -208,7 +206,7 @@ void Machine::On(const NodeDisconnectedEvent& event) {
   const auto held = node->held;
   for (const auto& [id, slots] : held) {
     Job* job = Find(id);
-    if (job == nullptr || !IsPlacedOn(*job, node->record.name())) continue;
+    if (!IsPartOf(job, node->record.name())) continue;
     if (job->State() == JOB_STATE_FORMING) {
       // It can't be placed here again before the node is back, and then says what it holds.
       job->cleared.insert(node->record.name());
@@ -248,7 +246,7 @@ void Machine::NodeLost(Node* node, const std::string& why) {
   schedule_ = true;
   for (const auto& [id, slots] : held) {
     Job* job = Find(id);
-    if (job == nullptr || !IsPlacedOn(*job, name) || job->cleared.count(name) != 0) continue;
+    if (!IsPartOf(job, name)) continue;
     const bool fails = job->State() == JOB_STATE_RUNNING && !AllEndedOn(*job, name);
     job->cleared.insert(name);
     if (fails) {

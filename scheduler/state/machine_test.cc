@@ -1,0 +1,592 @@
+#include "scheduler/state/machine.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "scheduler/state/machine_harness.h"
+
+namespace ringd::scheduler {
+namespace {
+
+using namespace ringd::cluster::v1;  // NOLINT(build/namespaces): the protocol's own words.
+using testing::HasSubstr;
+
+// Two nodes of two slots.
+class MachineTest : public testing::Test {
+ protected:
+  MachineTest() {
+    a_ = h_.Join("a", 2);
+    b_ = h_.Join("b", 2);
+  }
+
+  // A job of 4 ranks: 0, 1 on a, 2, 3 on b; all running.
+  std::string RunFour(JobSpec spec = MachineHarness::Spec(4)) {
+    const std::string job = *h_.Submit(spec);
+    h_.Prepared(a_, job);
+    h_.Prepared(b_, job);
+    for (int rank = 0; rank < 4; ++rank) h_.Started(rank < 2 ? a_ : b_, job, rank);
+    EXPECT_EQ(h_.State(job), JOB_STATE_RUNNING);
+    return job;
+  }
+  void ClearBoth(const std::string& job) {
+    h_.Cleared(a_, job);
+    h_.Cleared(b_, job);
+  }
+
+  MachineHarness h_;
+  ConnectionId a_ = 0;
+  ConnectionId b_ = 0;
+};
+
+TEST_F(MachineTest, Join_Node_IsWelcomedWithTheTerm) {
+  const NodeWelcome welcome = h_.Last(a_, NodeOrder::kWelcome).welcome();
+  EXPECT_EQ(welcome.term(), h_.term);
+  EXPECT_EQ(welcome.heartbeat_interval().seconds(), 1);
+  EXPECT_EQ(welcome.node_timeout().seconds(), 5);
+}
+
+TEST_F(MachineTest, Submit_FitsNow_FormsThenRunsThenSucceeds) {
+  const std::string job = *h_.Submit(MachineHarness::Spec(4));
+  EXPECT_EQ(job, "j-1");
+  EXPECT_EQ(h_.State(job), JOB_STATE_FORMING);
+  EXPECT_EQ(h_.Shown(job).reason(), "forming: waiting for nodes a, b");
+  const Prepare prepare = h_.Last(b_, NodeOrder::kPrepare).prepare();
+  EXPECT_EQ(prepare.node_index(), 1);
+  EXPECT_EQ(prepare.nodes(1).first_rank(), 2);
+  EXPECT_EQ(prepare.key().size(), 32u);
+  EXPECT_EQ(prepare.uid(), 1000u);
+  EXPECT_EQ(prepare.spec().environment().at("SECRET"), "s3cret");
+
+  h_.Prepared(a_, job);
+  EXPECT_EQ(h_.Shown(job).reason(), "forming: waiting for node b");
+  EXPECT_EQ(h_.Count(a_, NodeOrder::kStart), 0);
+  h_.Prepared(b_, job);
+  EXPECT_EQ(h_.State(job), JOB_STATE_RUNNING);
+  EXPECT_EQ(h_.Count(a_, NodeOrder::kStart), 1);
+  EXPECT_EQ(h_.Shown(job).reason(), "starting: 0 of 4 ranks");
+
+  for (int rank = 0; rank < 4; ++rank) h_.Started(rank < 2 ? a_ : b_, job, rank);
+  EXPECT_EQ(h_.Shown(job).reason(), "");
+  for (int rank = 0; rank < 4; ++rank) h_.Report(rank < 2 ? a_ : b_, h_.Exit(job, rank, 0));
+  EXPECT_EQ(h_.State(job), JOB_STATE_FINISHING);
+  h_.Cleared(a_, job);
+  EXPECT_EQ(h_.State(job), JOB_STATE_FINISHING);
+  h_.Cleared(b_, job);
+  EXPECT_EQ(h_.State(job), JOB_STATE_SUCCEEDED);
+  EXPECT_EQ(h_.Shown(job).exit_code(), 0);
+  EXPECT_EQ(h_.Shown(job).reason(), "all 4 ranks exited with code 0");
+  EXPECT_EQ(h_.Last(a_, NodeOrder::kForget).forget().job(), job);
+  EXPECT_EQ(h_.Used("a") + h_.Used("b"), 0);
+  EXPECT_EQ(h_.specs.at(job).environment_size(), 0) << "secrets outlive the job";
+}
+
+TEST_F(MachineTest, Submit_WithoutQueueAndRoom_IsRefusedWithTheReason) {
+  const auto refused = h_.Submit(MachineHarness::Spec(5, /*queue=*/false));
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("needs 5 slots, cluster has 4"));
+  EXPECT_TRUE(h_.records.empty());
+  EXPECT_EQ(*h_.Submit(MachineHarness::Spec(1)), "j-1");
+}
+
+TEST_F(MachineTest, Submit_WithQueueAndTooLarge_WaitsUntilANodeJoins) {
+  const std::string job = *h_.Submit(MachineHarness::Spec(5));
+  EXPECT_EQ(h_.Shown(job).reason(), "queued: needs 5 slots, cluster has 4");
+  h_.Join("c", 1);
+  EXPECT_EQ(h_.State(job), JOB_STATE_FORMING);
+}
+
+TEST_F(MachineTest, Submit_UnknownNode_IsRefusedByName) {
+  JobSpec spec = MachineHarness::Spec(1);
+  spec.add_hosts()->set_node("zz");
+  spec.mutable_hosts(0)->set_slots(1);
+  const auto refused = h_.Submit(spec);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("unknown node zz"));
+}
+
+TEST_F(MachineTest, Submit_RepeatedRequest_AnswersWithTheSameJob) {
+  const std::string job = *h_.Submit(MachineHarness::Spec(1), 1000, "r1");
+  EXPECT_EQ(*h_.Submit(MachineHarness::Spec(1), 1000, "r1"), job);
+  EXPECT_NE(*h_.Submit(MachineHarness::Spec(1), 1001, "r1"), job) << "another user's request";
+  h_.Restart();
+  EXPECT_EQ(*h_.Submit(MachineHarness::Spec(1), 1000, "r1"), job);
+}
+
+TEST_F(MachineTest, Queue_JobEnds_NextOneStarts) {
+  const std::string first = RunFour();
+  const std::string second = *h_.Submit(MachineHarness::Spec(2));
+  EXPECT_EQ(h_.Shown(second).reason(), "queued: needs 2 slots, 0 of 4 are free");
+  for (int rank = 0; rank < 4; ++rank) h_.Report(rank < 2 ? a_ : b_, h_.Exit(first, rank, 0));
+  EXPECT_EQ(h_.State(second), JOB_STATE_QUEUED);
+  h_.Cleared(a_, first);
+  EXPECT_EQ(h_.State(second), JOB_STATE_FORMING);
+}
+
+TEST_F(MachineTest, RankFails_Running_StopsAllAndNamesTheFirst) {
+  const std::string job = RunFour();
+  RankUpdate update = h_.Exit(job, 1, 3, 0, 1000);
+  update.set_stderr_tail("Traceback\nValueError: x\n\n");
+  h_.Report(a_, update);
+  EXPECT_EQ(h_.State(job), JOB_STATE_FINISHING);
+  const Stop stop = h_.Last(b_, NodeOrder::kStop).stop();
+  EXPECT_EQ(stop.cause().rank(), 1);
+  EXPECT_EQ(stop.cause().node(), "a");
+  EXPECT_EQ(stop.notice().seconds(), 2);
+  EXPECT_EQ(stop.grace().seconds(), 30);
+  h_.Report(a_, h_.Exit(job, 0, 1, 0, 1100, /*followed=*/true));
+  h_.Report(b_, h_.Exit(job, 2, 0, 15, 1200, true));
+  h_.Report(b_, h_.Exit(job, 3, 0));
+  ClearBoth(job);
+  const Job& shown = h_.Shown(job);
+  EXPECT_EQ(shown.state(), JOB_STATE_FAILED);
+  EXPECT_EQ(shown.exit_code(), 3);
+  EXPECT_EQ(shown.reason(), "rank 1 on node a exited with code 3: ValueError: x");
+  EXPECT_EQ(shown.first_failure().stderr_tail(), "Traceback\nValueError: x\n\n");
+  EXPECT_EQ(shown.rank(0).state(), "followed");
+  EXPECT_EQ(shown.rank(1).state(), "failed");
+  EXPECT_EQ(shown.rank(2).state(), "followed");
+  EXPECT_EQ(shown.rank(3).state(), "exited");
+  EXPECT_FALSE(shown.refused());
+}
+
+TEST_F(MachineTest, RankFails_BySignal_ExitCodeIs128AndSignal) {
+  const std::string job = RunFour();
+  h_.Report(b_, h_.Exit(job, 2, 0, 9));
+  ClearBoth(job);
+  EXPECT_EQ(h_.Shown(job).exit_code(), 137);
+  EXPECT_EQ(h_.Shown(job).reason(), "rank 2 on node b was killed by SIGKILL");
+}
+
+TEST_F(MachineTest, RankFails_EarlierOneReportedLater_WinsByTime) {
+  const std::string job = RunFour();
+  h_.Report(a_, h_.Exit(job, 0, 1, 0, 2000));
+  h_.Report(b_, h_.Exit(job, 3, 7, 0, 1000));
+  EXPECT_EQ(h_.Shown(job).first_failure().rank(), 3);
+  EXPECT_EQ(h_.Shown(job).exit_code(), 7);
+  EXPECT_EQ(h_.Shown(job).rank(0).state(), "followed");
+  EXPECT_EQ(h_.Shown(job).rank(3).state(), "failed");
+  h_.Report(b_, h_.Exit(job, 2, 9, 0, 1500));
+  ClearBoth(job);
+  EXPECT_EQ(h_.Shown(job).exit_code(), 7);
+}
+
+TEST_F(MachineTest, RankFails_FollowerReportedFirst_CauseIsWaitedFor) {
+  const std::string job = RunFour();
+  h_.Report(a_, h_.Exit(job, 0, 1, 0, 2000, /*followed=*/true));
+  EXPECT_EQ(h_.State(job), JOB_STATE_RUNNING);
+  h_.Advance(absl::Milliseconds(500), {a_, b_});
+  h_.Report(b_, h_.Exit(job, 2, 0, 9, 2500));  // A clock ahead of the other's doesn't matter.
+  EXPECT_EQ(h_.State(job), JOB_STATE_FINISHING);
+  EXPECT_EQ(h_.Shown(job).first_failure().rank(), 2);
+  EXPECT_EQ(h_.Shown(job).exit_code(), 137);
+  EXPECT_EQ(h_.Shown(job).rank(0).state(), "followed");
+}
+
+TEST_F(MachineTest, RankFails_OnlyFollowersReport_FirstOfThemIsTheCause) {
+  const std::string job = RunFour();
+  h_.Report(a_, h_.Exit(job, 0, 5, 0, 2000, /*followed=*/true));
+  h_.Advance(absl::Seconds(2), {a_, b_});
+  EXPECT_EQ(h_.State(job), JOB_STATE_FINISHING);
+  EXPECT_EQ(h_.Shown(job).exit_code(), 5);
+}
+
+TEST_F(MachineTest, RankReports_Repeated_CountOnce) {
+  const std::string job = RunFour();
+  for (int i = 0; i < 3; ++i) {
+    h_.Started(a_, job, 0);
+    h_.Report(a_, h_.Exit(job, 0, 0));
+  }
+  h_.Report(a_, h_.Exit(job, 0, 3));  // Known to have ended well.
+  EXPECT_EQ(h_.State(job), JOB_STATE_RUNNING);
+  EXPECT_EQ(h_.Shown(job).rank(0).exit_code(), 0);
+}
+
+TEST_F(MachineTest, RankReports_ForeignRankOrGeneration_AreIgnored) {
+  const std::string job = RunFour();
+  h_.Report(b_, h_.Exit(job, 0, 1));  // Rank 0 is on a.
+  RankUpdate old = h_.Exit(job, 0, 1);
+  old.set_generation(99);
+  h_.Report(a_, old);
+  RankUpdate none = h_.Exit(job, 0, 1);
+  none.set_rank(4);
+  h_.Report(a_, none);
+  EXPECT_EQ(h_.State(job), JOB_STATE_RUNNING);
+}
+
+TEST_F(MachineTest, Cancel_Queued_EndsAtOnce) {
+  const std::string job = *h_.Submit(MachineHarness::Spec(9));
+  EXPECT_TRUE(h_.Cancel(job).ok());
+  EXPECT_EQ(h_.State(job), JOB_STATE_CANCELLED);
+  EXPECT_EQ(h_.Shown(job).exit_code(), 143);
+  EXPECT_EQ(h_.Shown(job).reason(), "cancelled by user1000");
+  EXPECT_TRUE(h_.Cancel(job).ok()) << "again";
+}
+
+TEST_F(MachineTest, Cancel_Forming_StopsAndEndsWhenCleared) {
+  const std::string job = *h_.Submit(MachineHarness::Spec(4));
+  h_.Prepared(a_, job);
+  EXPECT_TRUE(h_.Cancel(job).ok());
+  EXPECT_EQ(h_.State(job), JOB_STATE_FINISHING);
+  h_.Prepared(b_, job);  // Crossed our Stop.
+  EXPECT_EQ(h_.Count(a_, NodeOrder::kStart), 0);
+  ClearBoth(job);
+  EXPECT_EQ(h_.State(job), JOB_STATE_CANCELLED);
+}
+
+TEST_F(MachineTest, Cancel_Running_RanksAreRemovedNotFailed) {
+  JobSpec spec = MachineHarness::Spec(4);
+  spec.mutable_grace()->set_seconds(7);
+  const std::string job = RunFour(spec);
+  EXPECT_TRUE(h_.Cancel(job).ok());
+  const Stop stop = h_.Last(a_, NodeOrder::kStop).stop();
+  EXPECT_FALSE(stop.has_cause());
+  EXPECT_EQ(stop.notice().seconds(), 0);
+  EXPECT_EQ(stop.grace().seconds(), 7);
+  EXPECT_THAT(h_.Shown(job).reason(), HasSubstr("waiting for nodes a, b"));
+  for (int rank = 0; rank < 4; ++rank) h_.Report(rank < 2 ? a_ : b_, h_.Exit(job, rank, 0, 15));
+  ClearBoth(job);
+  EXPECT_EQ(h_.State(job), JOB_STATE_CANCELLED);
+  EXPECT_EQ(h_.Shown(job).exit_code(), 143);
+  EXPECT_EQ(h_.Shown(job).rank(0).state(), "removed");
+  EXPECT_FALSE(h_.Shown(job).has_first_failure());
+}
+
+TEST_F(MachineTest, CancelAndSignal_OfOthersJobs_AreDenied) {
+  const std::string job = RunFour();
+  EXPECT_EQ(h_.Cancel(job, 1001).code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(h_.Signal(job, 10, 1001).code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(h_.Hold(job, 1001).code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(h_.Cancel("j-99").code(), absl::StatusCode::kNotFound);
+  EXPECT_TRUE(h_.Signal(job, 10, 0).ok());
+  EXPECT_EQ(h_.Last(b_, NodeOrder::kSignal).signal().signal(), 10);
+  EXPECT_EQ(h_.Signal(job, 99).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(MachineTest, Resolve_Name_MeansTheOneActiveJob) {
+  JobSpec spec = MachineHarness::Spec(1);
+  spec.set_name("resnet");
+  const std::string first = *h_.Submit(spec);
+  EXPECT_EQ(*h_.machine->Resolve("resnet"), first);
+  h_.Submit(spec).IgnoreError();
+  EXPECT_EQ(h_.machine->Resolve("resnet").status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(h_.machine->Resolve("j-9").status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(MachineTest, Deadline_Passed_FailsWith124) {
+  JobSpec spec = MachineHarness::Spec(4);
+  spec.mutable_deadline()->set_seconds(10);
+  const std::string job = RunFour(spec);
+  h_.Advance(absl::Seconds(9), {a_, b_});
+  EXPECT_EQ(h_.State(job), JOB_STATE_RUNNING);
+  h_.Advance(absl::Seconds(2), {a_, b_});
+  for (int rank = 0; rank < 4; ++rank) h_.Report(rank < 2 ? a_ : b_, h_.Exit(job, rank, 0, 15));
+  ClearBoth(job);
+  EXPECT_EQ(h_.State(job), JOB_STATE_FAILED);
+  EXPECT_EQ(h_.Shown(job).exit_code(), 124);
+  EXPECT_EQ(h_.Shown(job).reason(), "its deadline of 10s has passed");
+}
+
+TEST_F(MachineTest, Prepare_BadInput_RefusesTheJob) {
+  const std::string job = *h_.Submit(MachineHarness::Spec(4));
+  h_.Prepared(a_, job);
+  h_.Prepared(b_, job, false, "node b: no such program: pyhton", /*bad_input=*/true);
+  ClearBoth(job);
+  EXPECT_EQ(h_.State(job), JOB_STATE_FAILED);
+  EXPECT_TRUE(h_.Shown(job).refused());
+  EXPECT_EQ(h_.Shown(job).exit_code(), 2);
+  EXPECT_EQ(h_.Shown(job).reason(), "node b: no such program: pyhton");
+}
+
+TEST_F(MachineTest, Prepare_Fails_FormsAgainUnderANewGeneration) {
+  const std::string job = *h_.Submit(MachineHarness::Spec(4));
+  h_.Prepared(a_, job, false, "node a: can't reach b:7472");
+  EXPECT_EQ(h_.Count(b_, NodeOrder::kStop), 1);
+  ClearBoth(job);
+  EXPECT_EQ(h_.State(job), JOB_STATE_QUEUED);
+  h_.Cleared(a_, job);  // The answer to our Stop: an old one.
+  h_.Advance(absl::Seconds(2), {a_, b_});
+  EXPECT_EQ(h_.State(job), JOB_STATE_FORMING);
+  EXPECT_EQ(h_.Generation(job), 2u);
+  h_.Prepared(a_, job);
+  h_.Prepared(b_, job);
+  EXPECT_EQ(h_.State(job), JOB_STATE_RUNNING);
+}
+
+TEST_F(MachineTest, Prepare_FailsAlways_GivesUp) {
+  const std::string job = *h_.Submit(MachineHarness::Spec(4));
+  for (int attempt = 0; attempt < kMaxFormAttempts; ++attempt) {
+    h_.Advance(absl::Seconds(6), {a_, b_});
+    ASSERT_EQ(h_.State(job), JOB_STATE_FORMING) << attempt;
+    h_.Prepared(a_, job, false, "node a: can't reach b:7472");
+    ClearBoth(job);
+  }
+  EXPECT_EQ(h_.State(job), JOB_STATE_FAILED);
+  EXPECT_EQ(h_.Shown(job).reason(), "its ring could not be formed in 5 attempts: node a: can't reach b:7472");
+}
+
+TEST_F(MachineTest, Prepare_NoAnswer_FormsAgain) {
+  const std::string job = *h_.Submit(MachineHarness::Spec(4));
+  h_.Prepared(a_, job);
+  h_.Advance(absl::Seconds(31), {a_, b_});
+  EXPECT_THAT(h_.Shown(job).reason(), HasSubstr("node b did not prepare the ring within 30s"));
+  EXPECT_EQ(h_.Count(b_, NodeOrder::kStop), 1);
+}
+
+TEST_F(MachineTest, Node_Silent_IsLostAndItsJobsFail) {
+  const std::string job = RunFour();
+  h_.Advance(absl::Seconds(6), {a_});
+  EXPECT_EQ(h_.NodeStateOf("b"), "lost");
+  EXPECT_EQ(h_.Count(a_, NodeOrder::kStop), 1);
+  h_.Report(a_, h_.Exit(job, 0, 1, 0, 0, true));
+  h_.Report(a_, h_.Exit(job, 1, 1, 0, 0, true));
+  h_.Cleared(a_, job);
+  EXPECT_EQ(h_.State(job), JOB_STATE_FAILED);
+  EXPECT_EQ(h_.Shown(job).reason(), "rank 2 on node b is gone: node lost, no heartbeat for 5s");
+  EXPECT_EQ(h_.Shown(job).exit_code(), 1);
+  EXPECT_EQ(h_.Shown(job).first_failure().node(), "b");
+  EXPECT_EQ(h_.Shown(job).rank(2).state(), "failed");
+}
+
+TEST_F(MachineTest, Node_SchedulerItselfWasStopped_SilenceProvesNothing) {
+  const std::string job = RunFour();
+  h_.now.steady += absl::Seconds(20);
+  h_.Apply(TickEvent{});
+  EXPECT_EQ(h_.NodeStateOf("a"), "up");
+  EXPECT_EQ(h_.State(job), JOB_STATE_RUNNING);
+}
+
+TEST_F(MachineTest, Node_StreamBroken_JobWaitsAndGoesOnWhenTheDaemonIsBack) {
+  const std::string job = RunFour();
+  h_.Disconnect(b_);
+  EXPECT_EQ(h_.NodeStateOf("b"), "away");
+  EXPECT_EQ(h_.State(job), JOB_STATE_RUNNING);
+  EXPECT_EQ(h_.Shown(job).reason(), "running: waiting for the daemon of node b to come back");
+  h_.Advance(absl::Seconds(30), {a_});
+  NodeHello hello = h_.Hello("b", 2);
+  RunningJob* running = hello.add_jobs();
+  running->set_job(job);
+  running->set_generation(1);
+  *running->add_ranks() = h_.Exit(job, 2, 0);
+  *running->add_ranks() = h_.Update(job, 3, 103);
+  b_ = h_.Join(hello);
+  EXPECT_EQ(h_.Shown(job).reason(), "");
+  EXPECT_EQ(h_.Shown(job).rank(2).state(), "exited");
+  EXPECT_EQ(h_.Used("b"), 2);
+}
+
+TEST_F(MachineTest, Node_StreamBrokenForTooLong_IsLost) {
+  const std::string job = RunFour();
+  h_.Disconnect(b_);
+  h_.Advance(absl::Seconds(61), {a_});
+  EXPECT_EQ(h_.NodeStateOf("b"), "lost");
+  EXPECT_THAT(h_.Shown(job).reason(), HasSubstr("did not come back within 1m"));
+}
+
+TEST_F(MachineTest, Node_BackWithoutTheJob_FailsIt) {
+  const std::string job = RunFour();
+  h_.Disconnect(b_);
+  b_ = h_.Join("b", 2);
+  EXPECT_EQ(h_.State(job), JOB_STATE_FINISHING);
+  h_.Cleared(a_, job);
+  EXPECT_EQ(h_.State(job), JOB_STATE_FAILED);
+  EXPECT_THAT(h_.Shown(job).reason(), HasSubstr("came back without the job"));
+}
+
+TEST_F(MachineTest, Node_BackAfterItsJobFailed_MustEndItBeforeItsSlotsAreUsed) {
+  const std::string job = RunFour();
+  h_.Advance(absl::Seconds(6), {a_});
+  h_.Cleared(a_, job);
+  ASSERT_EQ(h_.State(job), JOB_STATE_FAILED);
+  NodeHello hello = h_.Hello("b", 2);
+  RunningJob* running = hello.add_jobs();
+  running->set_job(job);
+  running->set_generation(1);
+  *running->add_ranks() = h_.Update(job, 2, 102);
+  *running->add_ranks() = h_.Update(job, 3, 103);
+  b_ = h_.Join(hello);
+  EXPECT_EQ(h_.Last(b_, NodeOrder::kStop).stop().job(), job);
+  EXPECT_EQ(h_.Used("b"), 2);
+  const std::string next = *h_.Submit(MachineHarness::Spec(3));
+  EXPECT_EQ(h_.State(next), JOB_STATE_QUEUED);
+  h_.Cleared(b_, job);
+  EXPECT_EQ(h_.Used("b"), 1);
+  EXPECT_EQ(h_.State(next), JOB_STATE_FORMING);
+  EXPECT_EQ(h_.Count(b_, NodeOrder::kForget), 1);
+}
+
+TEST_F(MachineTest, Node_LostWhileForming_JobIsPlacedElsewhere) {
+  const std::string job = *h_.Submit(MachineHarness::Spec(4));
+  h_.Disconnect(b_);
+  h_.Cleared(a_, job);
+  EXPECT_EQ(h_.State(job), JOB_STATE_QUEUED);
+  const ConnectionId c = h_.Join("c", 2);
+  h_.Advance(absl::Seconds(2), {a_, c});
+  EXPECT_EQ(h_.State(job), JOB_STATE_FORMING);
+  EXPECT_EQ(h_.Shown(job).rank(2).node(), "c");
+}
+
+TEST_F(MachineTest, Node_SecondDaemonOfOneName_IsRefusedWhileTheFirstLives) {
+  NodeHello other = h_.Hello("a", 8);
+  other.set_data_address("elsewhere:7472");
+  const ConnectionId second = h_.Join(other);
+  EXPECT_THAT(h_.Last(second, NodeOrder::kRefuse).refuse().reason(), HasSubstr("node a is here already"));
+  EXPECT_EQ(h_.closed.back().connection, second);
+  EXPECT_EQ(h_.NodeStateOf("a"), "up");
+}
+
+TEST_F(MachineTest, Node_FollowsAHigherTerm_IsNotTakenOver) {
+  NodeHello hello = h_.Hello("c", 2);
+  hello.set_term(h_.term + 1);
+  h_.Join(hello);
+  EXPECT_EQ(h_.closed.back().status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(h_.NodeStateOf("c"), "");
+}
+
+TEST_F(MachineTest, Node_BadHello_IsRefused) {
+  const ConnectionId bad = h_.Join("a b", 2);
+  EXPECT_THAT(h_.Last(bad, NodeOrder::kRefuse).refuse().reason(), HasSubstr("letters, digits"));
+}
+
+TEST_F(MachineTest, Restart_RunningJob_IsTakenUpAgain) {
+  const std::string job = RunFour();
+  h_.Restart();
+  EXPECT_EQ(h_.State(job), JOB_STATE_RUNNING);
+  for (const char* name : {"a", "b"}) {
+    NodeHello hello = h_.Hello(name, 2);
+    RunningJob* running = hello.add_jobs();
+    running->set_job(job);
+    running->set_generation(1);
+    for (int rank = 0; rank < 2; ++rank) {
+      const int number = rank + (name[0] == 'b' ? 2 : 0);
+      *running->add_ranks() = h_.Update(job, number, 100 + number);
+    }
+    (name[0] == 'a' ? a_ : b_) = h_.Join(hello);
+  }
+  EXPECT_EQ(h_.Count(a_, NodeOrder::kStart), 0) << "its ranks run already";
+  for (int rank = 0; rank < 4; ++rank) h_.Report(rank < 2 ? a_ : b_, h_.Exit(job, rank, 0));
+  ClearBoth(job);
+  EXPECT_EQ(h_.State(job), JOB_STATE_SUCCEEDED);
+}
+
+TEST_F(MachineTest, Restart_CommittedButNotStarted_StartIsSentAgain) {
+  const std::string job = *h_.Submit(MachineHarness::Spec(2));
+  h_.Prepared(a_, job);
+  h_.Restart();
+  NodeHello hello = h_.Hello("a", 2);
+  hello.add_jobs()->set_job(job);
+  hello.mutable_jobs(0)->set_generation(1);
+  a_ = h_.Join(hello);
+  EXPECT_EQ(h_.Last(a_, NodeOrder::kStart).start().job(), job);
+}
+
+TEST_F(MachineTest, Restart_NodesDoNotComeBack_JobFailsWithTheReason) {
+  const std::string job = RunFour();
+  h_.Restart();
+  h_.Advance(absl::Seconds(61));
+  EXPECT_EQ(h_.State(job), JOB_STATE_FAILED);
+  EXPECT_THAT(h_.Shown(job).reason(), HasSubstr("did not come back within 1m"));
+}
+
+TEST_F(MachineTest, Restart_FormingJob_GoesBackToTheQueue) {
+  const std::string job = *h_.Submit(MachineHarness::Spec(2));
+  h_.Restart();
+  EXPECT_EQ(h_.State(job), JOB_STATE_QUEUED);
+  NodeHello hello = h_.Hello("a", 2);
+  hello.add_jobs()->set_job(job);
+  hello.mutable_jobs(0)->set_generation(1);
+  a_ = h_.Join(hello);
+  EXPECT_EQ(h_.Count(a_, NodeOrder::kStop), 1);
+  EXPECT_EQ(h_.State(job), JOB_STATE_QUEUED) << "the node still holds the old attempt";
+  h_.Cleared(a_, job);
+  EXPECT_EQ(h_.State(job), JOB_STATE_FORMING);
+  EXPECT_EQ(h_.Generation(job), 2u);
+}
+
+TEST_F(MachineTest, Restart_NodeBackWithAFinishedJob_SlotsAreFreedWhenItHasClearedIt) {
+  const std::string job = RunFour();
+  h_.Advance(absl::Seconds(6), {a_});
+  h_.Cleared(a_, job);
+  ASSERT_EQ(h_.State(job), JOB_STATE_FAILED);
+  h_.Restart();
+  NodeHello hello = h_.Hello("b", 2);
+  hello.add_jobs()->set_job(job);
+  hello.mutable_jobs(0)->set_generation(1);
+  *hello.mutable_jobs(0)->add_ranks() = h_.Update(job, 2, 102);
+  b_ = h_.Join(hello);
+  EXPECT_EQ(h_.Used("b"), 1);
+  h_.Cleared(b_, job);
+  EXPECT_EQ(h_.Used("b"), 0);
+}
+
+TEST_F(MachineTest, Restart_QueuedAndFinishedJobs_AreKept) {
+  const std::string done = *h_.Submit(MachineHarness::Spec(9));
+  ASSERT_TRUE(h_.Cancel(done).ok());
+  const std::string queued = *h_.Submit(MachineHarness::Spec(9));
+  h_.Restart();
+  EXPECT_EQ(h_.State(done), JOB_STATE_CANCELLED);
+  EXPECT_EQ(h_.State(queued), JOB_STATE_QUEUED);
+  EXPECT_EQ(*h_.Submit(MachineHarness::Spec(9)), "j-3");
+  EXPECT_EQ(h_.machine->ListJobs(false).size(), 2u);
+  EXPECT_EQ(h_.machine->ListJobs(true).size(), 3u);
+}
+
+TEST_F(MachineTest, Hold_Lost_CancelsAfterItsLease) {
+  JobSpec spec = MachineHarness::Spec(4);
+  spec.set_foreground(true);
+  const std::string job = RunFour(spec);
+  ASSERT_TRUE(h_.Hold(job).ok());
+  h_.Advance(absl::Seconds(20), {a_, b_});
+  EXPECT_EQ(h_.State(job), JOB_STATE_RUNNING);
+  h_.Apply(HoldLostEvent{job});
+  h_.Advance(absl::Seconds(9), {a_, b_});
+  EXPECT_EQ(h_.State(job), JOB_STATE_RUNNING);
+  h_.Advance(absl::Seconds(2), {a_, b_});
+  EXPECT_EQ(h_.State(job), JOB_STATE_FINISHING);
+  ClearBoth(job);
+  EXPECT_EQ(h_.State(job), JOB_STATE_CANCELLED);
+}
+
+TEST_F(MachineTest, Hold_NeverTaken_CancelsAForegroundJob) {
+  JobSpec spec = MachineHarness::Spec(9);
+  spec.set_foreground(true);
+  const std::string job = *h_.Submit(spec);
+  h_.Advance(absl::Seconds(11), {a_, b_});
+  EXPECT_EQ(h_.State(job), JOB_STATE_CANCELLED);
+}
+
+TEST(EmbeddedMachineTest, Submit_BeforeTheDaemonHasJoined_WaitsForIt) {
+  Machine::Options options;
+  options.embedded = true;
+  MachineHarness h(options);
+  const std::string fits = *h.Submit(MachineHarness::Spec(2, /*queue=*/false));
+  const std::string large = *h.Submit(MachineHarness::Spec(5, /*queue=*/false));
+  const ConnectionId a = h.Join("a", 2);
+  EXPECT_EQ(h.State(fits), JOB_STATE_FORMING);
+  EXPECT_EQ(h.State(large), JOB_STATE_FAILED);
+  EXPECT_TRUE(h.Shown(large).refused());
+  EXPECT_EQ(h.Shown(large).reason(), "needs 5 slots, cluster has 2");
+  EXPECT_TRUE(h.Last(a, NodeOrder::kPrepare).prepare().embedded());
+}
+
+TEST(EmbeddedMachineTest, HoldLost_CancelsAtOnceAndDaemonsEndIsTheJobsEnd) {
+  Machine::Options options;
+  options.embedded = true;
+  MachineHarness h(options);
+  const ConnectionId a = h.Join("a", 2);
+  JobSpec spec = MachineHarness::Spec(1);
+  spec.set_foreground(true);
+  const std::string held = *h.Submit(spec);
+  const std::string other = *h.Submit(MachineHarness::Spec(1));
+  h.Prepared(a, held);
+  h.Prepared(a, other);
+  ASSERT_TRUE(h.Hold(held).ok());
+  h.Apply(HoldLostEvent{held});
+  EXPECT_EQ(h.State(held), JOB_STATE_FINISHING);
+  h.Disconnect(a);
+  EXPECT_EQ(h.State(held), JOB_STATE_CANCELLED);
+  EXPECT_EQ(h.State(other), JOB_STATE_FAILED);
+  EXPECT_THAT(h.Shown(other).reason(), HasSubstr("its daemon is gone"));
+}
+
+}  // namespace
+}  // namespace ringd::scheduler
