@@ -84,11 +84,11 @@ TEST(RingdTest, Calls_BeforeInit_AreRefused) {
   EXPECT_EQ(ringd_shutdown(), RINGD_OK);
 }
 
-TEST(RingdTest, InitAndShutdown_AThousandTimes_LeakNothing) {
+TEST(RingdTest, InitAndShutdown_ManyTimes_LeakNothing) {
   ASSERT_EQ(ringd_init(&kStandalone), RINGD_OK);
   ASSERT_EQ(ringd_shutdown(), RINGD_OK);
   const int before = OpenDescriptors();
-  for (int i = 0; i < 1000; ++i) {
+  for (int i = 0; i < 200; ++i) {
     ASSERT_EQ(ringd_init(&kStandalone), RINGD_OK);
     void* const memory = ringd_allocate(1000);
     ASSERT_NE(memory, nullptr);
