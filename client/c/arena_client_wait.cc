@@ -156,6 +156,10 @@ int ArenaClient::Collect(ringd_handle handle, bool poisoned) {
 }
 
 int ArenaClient::ReportError(Code code, uint32_t serial) {
+  if (serial == 0) {
+    return FailFormat(code, "the operation failed with code %d; see the job's log (ringctl logs)",
+                      static_cast<int>(code));
+  }
   const arena::ErrorRecord& record = memory_->error_record(serial % arena::kErrorRecordCount);
   ringd_error error{};
   error.size = sizeof(error);
@@ -170,7 +174,7 @@ int ArenaClient::ReportError(Code code, uint32_t serial) {
   error.message[sizeof(error.message) - 1] = '\0';
   error.stderr_tail[sizeof(error.stderr_tail) - 1] = '\0';
   std::atomic_thread_fence(std::memory_order_acquire);
-  if (serial == 0 || record.serial.load(std::memory_order_acquire) != serial) {
+  if (record.serial.load(std::memory_order_acquire) != serial) {
     return FailFormat(code,
                       "the operation failed with code %d; its details were overwritten by later "
                       "failures: see the job's log (ringctl logs)",

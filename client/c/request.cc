@@ -1,6 +1,7 @@
 #include "client/c/request.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "client/c/error.h"
@@ -57,6 +58,9 @@ int CheckKind(const ringd_operation& operation, const ringd_info& info) {
   }
   if (reduction == Reduction::kAverage && operation.dtype == static_cast<uint32_t>(DType::kBool)) {
     return Invalid(operation, "bool has no average; use sum (or) or product (and)");
+  }
+  if (Reduces(kind) && (std::isnan(operation.prescale) || std::isnan(operation.postscale))) {
+    return Invalid(operation, "a scale factor is not a number");
   }
   if (kind == Operation::kBroadcast && (operation.root < 0 || operation.root >= info.world_size)) {
     return FailFormat(Code::kInvalidArgument, "broadcast: root %d is not a rank of a job of %d",
