@@ -34,8 +34,9 @@ Reply Double(FakeDaemon& daemon, const arena::Descriptor& descriptor) {
 class ArenaClientTest : public ::testing::Test {
  protected:
   void Start(FakeDaemon::Handler handler, int rank = 0, int size = 1) {
-    daemon_ = std::make_unique<FakeDaemon>(std::move(handler));
+    daemon_ = std::make_unique<FakeDaemon>();
     ASSERT_EQ(ArenaClient::Create(daemon_->Options(rank, size), &client_), RINGD_OK);
+    daemon_->Serve(*client_, std::move(handler));
   }
   void StartDoubling() {
     Start([this](const arena::Descriptor& d) { return Double(*daemon_, d); });
@@ -302,11 +303,11 @@ TEST_F(ArenaClientTest, Wait_WorkerGone_IsUnavailableWithinASecond) {
   int pair[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair), 0);
   const UniqueFd ours(pair[0]);
-  daemon_ =
-      std::make_unique<FakeDaemon>([](const arena::Descriptor&) { return Reply{.hold = true}; });
+  daemon_ = std::make_unique<FakeDaemon>();
   ArenaClientOptions options = daemon_->Options();
   options.liveness_fd = ours.get();
   ASSERT_EQ(ArenaClient::Create(std::move(options), &client_), RINGD_OK);
+  daemon_->Serve(*client_, [](const arena::Descriptor&) { return Reply{.hold = true}; });
   const ringd_operation operation = Noop();
   ringd_handle handle = 0;
   ASSERT_EQ(client_->SubmitBatch(&operation, 1, &handle), RINGD_OK);

@@ -2,7 +2,6 @@
 
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -13,31 +12,18 @@
 #include "common/base/futex.h"
 
 namespace ringd::client {
-namespace {
 
-std::byte* MapOrDie(int fd, uint64_t bytes) {
-  void* const base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (base == MAP_FAILED) std::abort();
-  return static_cast<std::byte*>(base);
-}
-
-}  // namespace
-
-FakeDaemon::FakeDaemon(Handler handler) : handler_(std::move(handler)) {
+FakeDaemon::FakeDaemon() {
   if (CreateStandaloneSegment(arena::kMinBytes, true, &segment_) != RINGD_OK) std::abort();
-  bases_[0] = MapOrDie(segment_.get(), arena::kMinBytes);
-  bytes_[0] = arena::kMinBytes;
-  segment_count_ = 1;
   doorbell_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  thread_ = std::thread([this] { Run(); });
 }
 
 FakeDaemon::~FakeDaemon() {
+  if (!thread_.joinable()) return;
   stop_.store(true);
   const uint64_t one = 1;
   if (write(doorbell_.get(), &one, sizeof(one)) < 0) std::abort();
   thread_.join();
-  for (int i = 0; i < segment_count_; ++i) munmap(bases_[i], bytes_[i]);
 }
 
 ArenaClientOptions FakeDaemon::Options(int rank, int size) {
@@ -52,25 +38,17 @@ ArenaClientOptions FakeDaemon::Options(int rank, int size) {
                             .local_size = size,
                             .node_count = 1,
                             .generation = 1};
-  options.grow = [this](uint64_t bytes, UniqueFd* fd, uint64_t* segment_bytes) {
-    return Grow(bytes, fd, segment_bytes);
+  options.grow = [](uint64_t bytes, UniqueFd* fd, uint64_t* segment_bytes) {
+    *segment_bytes = bytes;
+    return CreateStandaloneSegment(bytes, false, fd);
   };
   return options;
 }
 
-int FakeDaemon::Grow(uint64_t bytes, UniqueFd* fd, uint64_t* segment_bytes) {
-  *segment_bytes = bytes;
-  if (const int code = CreateStandaloneSegment(bytes, false, fd); code != RINGD_OK) return code;
-  std::lock_guard lock(mu_);
-  bases_[segment_count_] = MapOrDie(fd->get(), bytes);
-  bytes_[segment_count_] = bytes;
-  ++segment_count_;
-  return RINGD_OK;
-}
-
-std::byte* FakeDaemon::Pointer(arena::Ref ref) {
-  std::lock_guard lock(mu_);
-  return bases_[arena::RefSegment(ref)] + arena::RefOffset(ref);
+void FakeDaemon::Serve(const ArenaClient& client, Handler handler) {
+  memory_ = client.memory();
+  handler_ = std::move(handler);
+  thread_ = std::thread([this] { Run(); });
 }
 
 std::vector<arena::Descriptor> FakeDaemon::seen() {
@@ -79,9 +57,8 @@ std::vector<arena::Descriptor> FakeDaemon::seen() {
 }
 
 void FakeDaemon::Run() {
-  auto& header = *reinterpret_cast<arena::ArenaHeader*>(bases_[0]);
-  const auto* const queue =
-      reinterpret_cast<const arena::Descriptor*>(bases_[0] + arena::SegmentOffsets().queue);
+  arena::ArenaHeader& header = memory_->header();
+  const arena::Descriptor* const queue = memory_->queue();
   uint64_t tail = 0;
   while (true) {
     while (tail < header.head.load()) {
@@ -128,9 +105,7 @@ void FakeDaemon::CompleteHeld() {
 uint32_t FakeDaemon::WriteError(const Reply& reply) {
   if (reply.code == arena::Code::kOk) return 0;
   const uint32_t serial = ++error_serial_;
-  auto* const records =
-      reinterpret_cast<arena::ErrorRecord*>(bases_[0] + arena::SegmentOffsets().errors);
-  arena::ErrorRecord& record = records[serial % arena::kErrorRecordCount];
+  arena::ErrorRecord& record = memory_->error_record(serial % arena::kErrorRecordCount);
   record.serial.store(0);
   record.rank = reply.rank;
   record.exit_code = -1;
@@ -143,8 +118,7 @@ uint32_t FakeDaemon::WriteError(const Reply& reply) {
 }
 
 void FakeDaemon::Complete(const arena::Descriptor& descriptor, const Reply& reply) {
-  auto* const slots = reinterpret_cast<arena::Slot*>(bases_[0] + arena::SegmentOffsets().slots);
-  arena::Slot& slot = slots[descriptor.slot];
+  arena::Slot& slot = memory_->slot(descriptor.slot);
   slot.code.store(static_cast<uint32_t>(reply.code), std::memory_order_relaxed);
   slot.error.store(WriteError(reply), std::memory_order_relaxed);
   slot.word.store(descriptor.number);
@@ -152,7 +126,7 @@ void FakeDaemon::Complete(const arena::Descriptor& descriptor, const Reply& repl
 }
 
 void FakeDaemon::Poison(arena::Code code, const std::string& message) {
-  auto& header = *reinterpret_cast<arena::ArenaHeader*>(bases_[0]);
+  arena::ArenaHeader& header = memory_->header();
   header.poison_error.store(WriteError(Reply{.code = code, .message = message, .rank = 1}));
   header.poison.store(static_cast<uint32_t>(code));
 }

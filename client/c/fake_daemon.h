@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -16,7 +17,7 @@
 
 namespace ringd::client {
 
-// Thread-safe. Segments beyond the first are given by its options' grow callback.
+// It works on the client's mapping, so that ThreadSanitizer sees both sides. Thread-safe.
 class FakeDaemon {
  public:
   struct Reply {
@@ -27,15 +28,15 @@ class FakeDaemon {
   };
   using Handler = std::function<Reply(const arena::Descriptor&)>;
 
-  // Runs `handler` on its own thread for each descriptor.
-  explicit FakeDaemon(Handler handler);
+  FakeDaemon();
   ~FakeDaemon();
 
-  // What a client is made of. May be called once.
+  // What a client is made of. Once.
   ArenaClientOptions Options(int rank = 0, int size = 1);
+  // Runs `handler` on its own thread for each descriptor of the client. Once.
+  void Serve(const ArenaClient& client, Handler handler);
 
-  // The arena as a daemon maps it.
-  std::byte* Pointer(arena::Ref ref);
+  std::byte* Pointer(arena::Ref ref) const { return memory_->Pointer(ref); }
   std::vector<arena::Descriptor> seen();
   int doorbells() const { return doorbells_.load(); }
   void CompleteHeld();
@@ -46,12 +47,9 @@ class FakeDaemon {
   void Handle(const arena::Descriptor& descriptor);
   void Complete(const arena::Descriptor& descriptor, const Reply& reply);
   uint32_t WriteError(const Reply& reply);
-  int Grow(uint64_t bytes, UniqueFd* fd, uint64_t* segment_bytes);
 
-  const Handler handler_;
-  std::byte* bases_[8] = {};
-  uint64_t bytes_[8] = {};
-  int segment_count_ = 0;
+  Handler handler_;
+  std::shared_ptr<ArenaMemory> memory_;
   UniqueFd segment_;
   UniqueFd doorbell_;
   std::atomic<int> doorbells_{0};

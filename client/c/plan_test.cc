@@ -35,8 +35,9 @@ class PlanTest : public ::testing::Test {
     return client_->RegisterPlan(buckets, 2, tensors, 3, -1, plan);
   }
   void Start(FakeDaemon::Handler handler) {
-    daemon_ = std::make_unique<FakeDaemon>(std::move(handler));
+    daemon_ = std::make_unique<FakeDaemon>();
     ASSERT_EQ(ArenaClient::Create(daemon_->Options(), &client_), RINGD_OK);
+    daemon_->Serve(*client_, std::move(handler));
   }
 
   std::unique_ptr<FakeDaemon> daemon_;
