@@ -15,7 +15,7 @@ using Variables = std::map<std::string, std::string>;
 
 void AddIdentity(const node::v1::WorkerSpec& spec, Variables* variables) {
   const node::v1::RankLayout& layout = spec.layout();
-  const std::pair<const char*, int> kNumbers[] = {
+  const std::pair<const char*, int> numbers[] = {
       {"RINGD_RANK", layout.rank()},
       {"RINGD_SIZE", layout.size()},
       {"RINGD_LOCAL_RANK", layout.local_rank()},
@@ -35,7 +35,7 @@ void AddIdentity(const node::v1::WorkerSpec& spec, Variables* variables) {
       {"HOROVOD_CROSS_RANK", layout.node_rank()},
       {"HOROVOD_CROSS_SIZE", layout.node_count()},
   };
-  for (const auto& [name, number] : kNumbers) (*variables)[name] = absl::StrCat(number);
+  for (const auto& [name, number] : numbers) (*variables)[name] = absl::StrCat(number);
   (*variables)["RINGD_JOB"] = spec.job();
   (*variables)["RINGD_SOCKET"] = spec.worker_socket();
   (*variables)["HOROVOD_HOSTNAME"] = spec.node();

@@ -34,18 +34,12 @@ HostFacts ReadHostFacts(const node::v1::WorkerSpec& spec) {
   return host;
 }
 
-// Before the user is switched to, since the run directory is the daemon's.
 absl::Status Listen(const node::v1::WorkerSpec& spec, UniqueFd* listener) {
   const std::string& path = spec.worker_socket();
-  if (const int rc = ListenUnix(path, SOCK_SEQPACKET, 0600, listener); rc < 0) {
-    return absl::UnavailableError(
-        absl::StrCat("listening on the rank's socket ", path, ": ", strerror(-rc)));
-  }
-  if (spec.switch_user() && lchown(path.c_str(), spec.uid(), spec.gid()) < 0) {
-    return absl::UnavailableError(
-        absl::StrCat("handing ", path, " to the user: ", strerror(errno)));
-  }
-  return absl::OkStatus();
+  const int rc = ListenUnix(path, SOCK_SEQPACKET, 0600, listener);
+  if (rc == 0) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("listening on the rank's socket ", path, ": ", strerror(-rc)));
 }
 
 absl::Status PrepareProcess(const node::v1::WorkerSpec& spec, PreparedRank* rank) {
@@ -73,9 +67,11 @@ absl::StatusOr<PreparedRank> PrepareRank(const node::v1::WorkerSpec& spec) {
   if (chdir("/") < 0 || prctl(PR_SET_CHILD_SUBREAPER, 1) < 0) {
     return absl::InternalError(absl::StrCat("setting up the worker: ", strerror(errno)));
   }
-  rank.problem = Listen(spec, &rank.listener);
-  if (rank.problem.ok()) rank.problem = JoinCgroup(spec.cgroup());
+  rank.problem = JoinCgroup(spec.cgroup());
   if (spec.switch_user()) RINGD_RETURN_IF_ERROR(BecomeUser(spec));
+  // As the user from here on: nobody but the user can be harmed by what lies in the way of these
+  // paths.
+  if (rank.problem.ok()) rank.problem = Listen(spec, &rank.listener);
   if (rank.problem.ok()) rank.problem = PrepareProcess(spec, &rank);
   return rank;
 }

@@ -21,9 +21,9 @@ struct PreparedRank {
   std::unique_ptr<RankProcess> process;  // Waits for Start.
 };
 
-// Becomes a subreaper; listens; joins the cgroup; becomes the user (before anything of the user's
-// is read); opens the log; forks the rank's process. REQUIRES: one thread; SIGPIPE ignored; signals
-// that the caller waits for blocked.
+// Becomes a subreaper; joins the cgroup; becomes the user (before anything of the user's is read or
+// made); listens; opens the log; forks the rank's process. REQUIRES: one thread; SIGPIPE ignored;
+// signals that the caller waits for blocked.
 //   PERMISSION_DENIED  the user could not be switched to: this process must end
 absl::StatusOr<PreparedRank> PrepareRank(const node::v1::WorkerSpec& spec);
 

@@ -2,7 +2,6 @@
 
 #include <string.h>
 
-#include <algorithm>
 
 namespace ringd::session {
 
@@ -61,7 +60,7 @@ arena::Code ToCode(const absl::Status& status) {
 
 void FillText(const std::string& text, char* field, size_t bytes) {
   memset(field, 0, bytes);
-  memcpy(field, text.data(), std::min(text.size(), bytes - 1));
+  text.copy(field, bytes - 1);
 }
 
 std::string ReadText(const char* field, size_t bytes) {
