@@ -3,8 +3,8 @@
 
 #include <utility>
 
-#include "common/base/fd.h"
 #include "daemon/collectives/local.h"
+#include "daemon/collectives/ring.h"
 #include "daemon/collectives/slice_pool.h"
 #include "daemon/engine/engine_impl.h"
 
@@ -19,13 +19,13 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
     };
   }
   auto pool = std::make_shared<SlicePool>(options.reduce_threads);
-  impl.make_communicator = [pool](const JobGeneration& generation, RingSockets sockets, EventLoop*,
-                                  const std::function<void(const Outcome&)>&) {
+  impl.make_communicator = [pool](const JobGeneration& generation, RingSockets sockets,
+                                  EventLoop* loop, RingFailure ring_failed) {
     if (generation.layout.node_count() == 1) {
       return MakeLocalCommunicator(generation.layout, pool.get());
     }
-    UniqueFd right(sockets.right), left(sockets.left);
-    return std::unique_ptr<Communicator>();
+    return MakeRingCommunicator(generation.layout, generation.generation, sockets, loop,
+                                std::move(ring_failed));
   };
   absl::StatusOr<std::unique_ptr<EngineImpl>> engine = EngineImpl::Create(std::move(impl));
   if (!engine.ok()) return engine.status();
