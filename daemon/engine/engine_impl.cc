@@ -167,7 +167,8 @@ void EngineImpl::Idle() {
 
 void EngineImpl::Sleep() {
   SetSleeping(true);
-  // Idle's look at the descriptors may have used up the wake of a message that came after RunMessages.
+  // Idle's look at the descriptors may have used up the wake of a message that came after
+  // RunMessages.
   if (!HasWork() && !has_messages_.load(std::memory_order_seq_cst)) {
     const bool has_jobs = !jobs_.empty() || !leaving_.empty();
     const int run = loop_.Poll(has_jobs ? kBackstop : absl::InfiniteDuration());
@@ -177,7 +178,8 @@ void EngineImpl::Sleep() {
   last_work_us_ = MonotonicMicros();
 }
 
-// There is work and no bell has rung. It may ring only now: the client stands between publication and bell.
+// There is work and no bell has rung. It may ring only now: the client stands between publication
+// and bell.
 void EngineImpl::CountIfLost() {
   if (has_messages_.load(std::memory_order_acquire)) return;
   const int64_t limit_us = MonotonicMicros() + kLateDoorbellUs;
