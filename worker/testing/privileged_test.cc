@@ -56,13 +56,13 @@ TEST_F(PrivilegedTest, SwitchUser_RunsAsTheUserAlone) {
 }
 
 TEST_F(PrivilegedTest, MemoryLimit_OomKillSaid) {
-  spec_.set_cgroup(MakeCgroup(64u << 20));
+  spec_.set_cgroup(MakeCgroup(400u << 20));
   if (spec_.cgroup().empty()) GTEST_SKIP() << "no memory cgroup can be made here";
-  const auto exited = RunToEnd("exec tail /dev/zero");  // Keeps all that it has read.
+  const auto exited = RunToEnd("exec tail /dev/zero");  // Keeps what it reads.
   EXPECT_EQ(exited.signal(), SIGKILL);
   EXPECT_TRUE(exited.oom_killed());
   EXPECT_TRUE(absl::StartsWith(exited.reason(), "OOM-killed, peak ")) << exited.reason();
-  EXPECT_TRUE(absl::EndsWith(exited.reason(), " of 64 MB")) << exited.reason();
+  EXPECT_TRUE(absl::EndsWith(exited.reason(), " of 400 MB")) << exited.reason();
 }
 
 }  // namespace

@@ -83,6 +83,10 @@ absl::StatusOr<Child> WorkerTest::Spawn(const std::string& mode, int output) {
   if (write(memory.get(), data.data(), data.size()) != static_cast<ssize_t>(data.size())) abort();
   SpawnOptions options;
   options.argv = {kWorkerProgram, mode, "3"};
+  for (const char* name : {"ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS"}) {
+    const char* value = getenv(name);
+    if (value != nullptr) options.environment.push_back(absl::StrCat(name, "=", value));
+  }
   options.new_session = true;
   options.fds = {{1, output}, {2, STDERR_FILENO}, {3, memory.get()}};
   return ringd::Spawn(options);
