@@ -93,7 +93,7 @@ void Core::CommitWrites() {
 }
 
 void Core::Flush() {
-  if (actions_.empty()) return;
+  if (actions_.empty()) return ShowIdle();
   CommitWrites();
   std::vector<Action> actions = std::exchange(actions_, {});
   std::set<std::string> changed;
@@ -107,6 +107,15 @@ void Core::Flush() {
     }
   }
   for (const std::string& job : changed) Notify(job);
+  ShowIdle();
+}
+
+void Core::ShowIdle() {
+  for (const auto& [job, number] : std::exchange(idle_watchers_, {})) {
+    const auto of_job = watchers_.find(job);
+    if (of_job == watchers_.end()) continue;
+    if (const auto it = of_job->second.find(number); it != of_job->second.end()) Show(job, &it->second);
+  }
 }
 
 void Core::Do(const Reply& reply) {
@@ -145,8 +154,10 @@ void Core::Show(const std::string& job, Watcher* watcher) {
   if (record == nullptr) {
     return watcher->writer->End(ToGrpc(absl::NotFoundError(absl::StrCat(job, " is no longer known"))));
   }
-  if (std::exchange(watcher->dirty, false)) return watcher->writer->Send(ShownJob(*record));
-  if (record->job().has_finished()) watcher->writer->End(grpc::Status::OK);
+  if (watcher->saw_end) return watcher->writer->End(grpc::Status::OK);
+  if (!std::exchange(watcher->dirty, false)) return;
+  watcher->saw_end = record->job().has_finished();
+  watcher->writer->Send(ShownJob(*record));
 }
 
 void Core::Join(NodeStream* stream, PeerInfo peer) {
@@ -195,7 +206,7 @@ void Core::Watch(StreamWriter<pb::Job>* writer, const std::string& job) {
   Watcher& watcher = watchers_[*id][number];
   watcher.writer = writer;
   watcher.dirty = true;
-  writer->on_idle = [this, id = *id, number] { Show(id, &watchers_.at(id).at(number)); };
+  writer->on_idle = [this, id = *id, number] { idle_watchers_.emplace_back(id, number); };
   writer->on_done = [this, id = *id, number] {
     auto& of_job = watchers_.at(id);
     of_job.erase(number);

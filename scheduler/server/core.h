@@ -8,6 +8,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -70,7 +71,8 @@ class Core {
   };
   struct Watcher {
     StreamWriter<ringd::cluster::v1::Job>* writer = nullptr;
-    bool dirty = false;
+    bool dirty = false;       // Something has changed since the last message.
+    bool saw_end = false;     // The last message had a final state.
   };
 
   Now ReadClocks() const;
@@ -82,6 +84,7 @@ class Core {
   void CommitWrites();
   void Notify(const std::string& job);
   void Show(const std::string& job, Watcher* watcher);
+  void ShowIdle();
 
   Machine* const machine_;
   Store* const store_;
@@ -97,6 +100,7 @@ class Core {
   std::map<ConnectionId, Connection> connections_;
   std::map<std::string, std::map<uint64_t, Watcher>> watchers_;  // By job.
   uint64_t next_watcher_ = 1;
+  std::vector<std::pair<std::string, uint64_t>> idle_watchers_;  // Shown at the next flush: what they see is durable.
 };
 
 // A job as Describe and Watch show it.
