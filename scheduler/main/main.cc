@@ -43,8 +43,10 @@ ringd::UniqueFd BlockSignals() {
 // Blocks until a signal comes or the lifeline breaks, and says which.
 const char* WaitForEnd(int signals, int lifeline) {
   const absl::Duration watchdog = ringd::WatchdogInterval();
-  const int timeout = watchdog > absl::ZeroDuration() ? static_cast<int>(absl::ToInt64Milliseconds(watchdog)) : -1;
-  pollfd entries[2] = {{signals, POLLIN, 0}, {lifeline, POLLIN, 0}};  // A negative descriptor is ignored.
+  const int timeout =
+      watchdog > absl::ZeroDuration() ? static_cast<int>(absl::ToInt64Milliseconds(watchdog)) : -1;
+  pollfd entries[2] = {{signals, POLLIN, 0},
+                       {lifeline, POLLIN, 0}};  // A negative descriptor is ignored.
   while (true) {
     const int count = poll(entries, 2, timeout);
     if (count == 0) ringd::NotifySystemd("WATCHDOG=1");
@@ -71,7 +73,8 @@ int main(int argc, char** argv) {
     return 0;
   }
   if (!rest.ok()) return BadInput(std::string(rest.status().message()));
-  if (!rest->empty()) return BadInput("unexpected argument '" + rest->front() + "' (--help lists what there is)");
+  if (!rest->empty())
+    return BadInput("unexpected argument '" + rest->front() + "' (--help lists what there is)");
   if (const absl::Status status = ringd::SetLogLevels(options.log_level); !status.ok()) {
     return BadInput("log_level: " + std::string(status.message()));
   }

@@ -27,19 +27,26 @@ Machine::Options Options::MachineOptions() const {
 }
 
 void AddOptions(Options* options, Config* config) {
-  config->Add("listen", &options->listen, "address to serve, unix:/PATH or HOST:PORT (port 0: a free one); repeatable");
+  config->Add("listen", &options->listen,
+              "address to serve, unix:/PATH or HOST:PORT (port 0: a free one); repeatable");
   config->Add("state_directory", &options->state_directory, "where jobs outlive the scheduler");
-  config->Add("tls_certificate", &options->tls_certificate, "PEM file: certificate of this scheduler");
+  config->Add("tls_certificate", &options->tls_certificate,
+              "PEM file: certificate of this scheduler");
   config->Add("tls_key", &options->tls_key, "PEM file: its key");
-  config->Add("tls_authority", &options->tls_authority, "PEM file: authority of nodes and identities");
-  config->Add("insecure", &options->insecure, "allow TCP without TLS, and believe who calls over it");
+  config->Add("tls_authority", &options->tls_authority,
+              "PEM file: authority of nodes and identities");
+  config->Add("insecure", &options->insecure,
+              "allow TCP without TLS, and believe who calls over it");
   config->Add("shared", &options->shared, "serve all users who can open the socket");
   config->Add("embedded", &options->embedded, "private scheduler of one `ringctl run`");
   config->Add("lifeline_fd", &options->lifeline_fd, "exit when this inherited pipe closes");
   config->Add("node_timeout", &options->node_timeout, "silence after which a node is lost");
-  config->Add("reattach_timeout", &options->reattach_timeout, "time for a restarted daemon to come back");
-  config->Add("heartbeat_interval", &options->heartbeat_interval, "between two heartbeats of a node");
-  config->Add("log_level", &options->log_level, "trace, debug, info, warning, error, off; also info,ROOM=debug");
+  config->Add("reattach_timeout", &options->reattach_timeout,
+              "time for a restarted daemon to come back");
+  config->Add("heartbeat_interval", &options->heartbeat_interval,
+              "between two heartbeats of a node");
+  config->Add("log_level", &options->log_level,
+              "trace, debug, info, warning, error, off; also info,ROOM=debug");
 }
 
 absl::Status CompleteOptions(Options* options) {
@@ -47,14 +54,17 @@ absl::Status CompleteOptions(Options* options) {
   if (options->state_directory.empty()) {
     options->state_directory = options->shared ? kSharedStateDirectory : paths.state_directory;
   }
-  const int files = !options->tls_certificate.empty() + !options->tls_key.empty() + !options->tls_authority.empty();
+  const int files = !options->tls_certificate.empty() + !options->tls_key.empty() +
+                    !options->tls_authority.empty();
   if (files != 0 && files != 3) {
-    return absl::InvalidArgumentError("tls_certificate, tls_key and tls_authority go together: give all three");
+    return absl::InvalidArgumentError(
+        "tls_certificate, tls_key and tls_authority go together: give all three");
   }
   if (options->listen.empty()) {
     const std::string directory = options->shared ? kSharedRunDirectory : paths.run_directory;
     std::error_code error;
-    if (std::filesystem::create_directories(directory, error) && !options->shared) chmod(directory.c_str(), 0700);
+    if (std::filesystem::create_directories(directory, error) && !options->shared)
+      chmod(directory.c_str(), 0700);
     options->listen.push_back(absl::StrCat("unix:", directory, "/scheduler.sock"));
     if (files == 3) options->listen.push_back(kDefaultPort);
   }
@@ -67,7 +77,8 @@ absl::Status CompleteOptions(Options* options) {
   }
   if (options->heartbeat_interval <= absl::ZeroDuration() ||
       options->node_timeout < 2 * options->heartbeat_interval) {
-    return absl::InvalidArgumentError("node_timeout is under twice heartbeat_interval: nodes would be lost for nothing");
+    return absl::InvalidArgumentError(
+        "node_timeout is under twice heartbeat_interval: nodes would be lost for nothing");
   }
   if (options->reattach_timeout < absl::ZeroDuration()) {
     return absl::InvalidArgumentError("reattach_timeout is negative");

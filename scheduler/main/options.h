@@ -15,15 +15,16 @@
 namespace ringd::scheduler {
 
 struct Options {
-  std::vector<std::string> listen;  // "unix:/path" or "host:port"; empty: RUN/scheduler.sock, and :7470 with TLS.
-  std::string state_directory;      // Empty: ~/.local/state/ringd, shared: /var/lib/ringd.
+  std::vector<std::string>
+      listen;  // "unix:/path" or "host:port"; empty: RUN/scheduler.sock, and :7470 with TLS.
+  std::string state_directory;  // Empty: ~/.local/state/ringd, shared: /var/lib/ringd.
   std::string tls_certificate;
   std::string tls_key;
   std::string tls_authority;
-  bool insecure = false;            // TCP without TLS: listens, and takes callers' and nodes' word.
-  bool shared = false;              // Unix sockets are open to the group (0660) and any uid that gets through.
+  bool insecure = false;  // TCP without TLS: listens, and takes callers' and nodes' word.
+  bool shared = false;  // Unix sockets are open to the group (0660) and any uid that gets through.
   bool embedded = false;
-  int lifeline_fd = -1;             // Exit when the other end of this inherited pipe closes.
+  int lifeline_fd = -1;  // Exit when the other end of this inherited pipe closes.
   absl::Duration node_timeout = absl::Seconds(5);
   absl::Duration reattach_timeout = absl::Seconds(60);
   absl::Duration heartbeat_interval = absl::Seconds(1);

@@ -32,7 +32,8 @@ constexpr mode_t kSharedMode = 0660;
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
   std::ifstream stream(path);
   std::stringstream text;
-  if (!stream || !(text << stream.rdbuf())) return absl::InvalidArgumentError(absl::StrCat(path, ": can't read"));
+  if (!stream || !(text << stream.rdbuf()))
+    return absl::InvalidArgumentError(absl::StrCat(path, ": can't read"));
   return text.str();
 }
 
@@ -98,11 +99,14 @@ absl::Status SchedulerImpl::Listen() {
     const std::string& address = options_.listen[i];
     if (absl::StartsWith(address, "unix:")) {
       const bool shared = options_.shared;
-      RINGD_RETURN_IF_ERROR(rpc_server_->ListenUnixSocket(
-          address.substr(5), shared ? kSharedMode : kPrivateMode,
-          [shared](const PeerCredentials& peer) { return shared || peer.uid == 0 || peer.uid == geteuid(); }));
+      RINGD_RETURN_IF_ERROR(
+          rpc_server_->ListenUnixSocket(address.substr(5), shared ? kSharedMode : kPrivateMode,
+                                        [shared](const PeerCredentials& peer) {
+                                          return shared || peer.uid == 0 || peer.uid == geteuid();
+                                        }));
     } else {
-      RINGD_RETURN_IF_ERROR(rpc_server_->ListenTcp(address, options_.Tls(), options_.insecure, &ports[i]));
+      RINGD_RETURN_IF_ERROR(
+          rpc_server_->ListenTcp(address, options_.Tls(), options_.insecure, &ports[i]));
     }
   }
   loop_.Start();
@@ -115,8 +119,9 @@ absl::Status SchedulerImpl::Listen() {
   }
   RINGD_RETURN_IF_ERROR(WriteAddresses());
   serving_ = true;
-  GetLogger("scheduler")->info("scheduler serves address={} term={} pid={} state_directory={}",
-                               absl::StrJoin(addresses_, ","), machine_.term(), getpid(), options_.state_directory);
+  GetLogger("scheduler")
+      ->info("scheduler serves address={} term={} pid={} state_directory={}",
+             absl::StrJoin(addresses_, ","), machine_.term(), getpid(), options_.state_directory);
   return absl::OkStatus();
 }
 

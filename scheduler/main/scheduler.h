@@ -17,7 +17,8 @@ namespace ringd::scheduler {
 // Thread-compatible: external synchronisation.
 class Scheduler {
  public:
-  // Store, state and listeners; STATE/scheduler.address holds the real addresses, one a line, while it serves.
+  // Store, state and listeners; STATE/scheduler.address holds the real addresses, one a line, while
+  // it serves.
   //   INVALID_ARGUMENT, ALREADY_EXISTS  the operator's: one line that says what to do
   static absl::StatusOr<std::unique_ptr<Scheduler>> Start(Options options);
   virtual ~Scheduler() = default;

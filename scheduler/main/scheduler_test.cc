@@ -28,10 +28,12 @@ void SetDeadline(grpc::ClientContext* context) {
   context->set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(kTimeoutSeconds));
 }
 
-// Prepares and starts everything at once; ranks run until the test ends them. Keeps what ranks have "written".
+// Prepares and starts everything at once; ranks run until the test ends them. Keeps what ranks have
+// "written".
 class FakeDaemon {
  public:
-  FakeDaemon(std::shared_ptr<grpc::Channel> channel, NodeHello hello) : stub_(Cluster::NewStub(channel)) {
+  FakeDaemon(std::shared_ptr<grpc::Channel> channel, NodeHello hello)
+      : stub_(Cluster::NewStub(channel)) {
     SetDeadline(&context_);
     stream_ = stub_->Join(&context_);
     NodeReport report;
@@ -345,7 +347,8 @@ TEST_F(SchedulerTest, Tcp_WithoutTls_TakesNeitherJobsNorNodes) {
   request.mutable_spec()->add_command("train");
   request.mutable_identity()->set_user("root");
   SubmitResponse response;
-  EXPECT_EQ(stub->Submit(&context, request, &response).error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_EQ(stub->Submit(&context, request, &response).error_code(),
+            grpc::StatusCode::PERMISSION_DENIED);
   FakeDaemon daemon(channel, Hello("evil", 2));
   EXPECT_THAT(daemon.Wait(NodeOrder::kRefuse).refuse().reason(), HasSubstr("nodes join with TLS"));
 }

@@ -26,13 +26,15 @@ std::unordered_map<std::string, size_t> IndexByName(const ClusterView& cluster) 
   return index;
 }
 
-std::vector<Candidate> FindCandidates(const Shape& shape, uint32_t uid, const ClusterView& cluster) {
+std::vector<Candidate> FindCandidates(const Shape& shape, uint32_t uid,
+                                      const ClusterView& cluster) {
   std::vector<Candidate> candidates;
   auto add = [&](size_t i, int limit) {
     const NodeSlots& node = cluster.nodes[i];
     if (!node.Serves(uid)) return;
     if (limit < 0) limit = node.slots;
-    candidates.push_back({i, candidates.size(), std::min(node.free, limit), std::min(node.slots, limit)});
+    candidates.push_back(
+        {i, candidates.size(), std::min(node.free, limit), std::min(node.slots, limit)});
   };
   if (shape.hosts.empty()) {
     candidates.reserve(cluster.nodes.size());
@@ -46,19 +48,23 @@ std::vector<Candidate> FindCandidates(const Shape& shape, uint32_t uid, const Cl
   return candidates;
 }
 
-std::vector<Assignment> FitPerNode(const Shape& shape, const std::vector<Candidate>& candidates, Room room) {
+std::vector<Assignment> FitPerNode(const Shape& shape, const std::vector<Candidate>& candidates,
+                                   Room room) {
   const size_t nodes = static_cast<size_t>(shape.ranks / shape.ranks_per_node);
   std::vector<Assignment> result;
   for (const Candidate& candidate : candidates) {
     if (result.size() == nodes) break;
-    if (candidate.*room >= shape.ranks_per_node) result.push_back({candidate.node, shape.ranks_per_node});
+    if (candidate.*room >= shape.ranks_per_node)
+      result.push_back({candidate.node, shape.ranks_per_node});
   }
   if (result.size() < nodes) result.clear();
   return result;
 }
 
-// Exactly shape.nodes nodes: an even split where the first ones with room allow it, else over those with most room.
-std::vector<Assignment> FitNodes(const Shape& shape, const std::vector<Candidate>& candidates, Room room) {
+// Exactly shape.nodes nodes: an even split where the first ones with room allow it, else over those
+// with most room.
+std::vector<Assignment> FitNodes(const Shape& shape, const std::vector<Candidate>& candidates,
+                                 Room room) {
   const size_t nodes = static_cast<size_t>(shape.nodes);
   std::vector<Assignment> result;
   for (const Candidate& candidate : candidates) {
@@ -91,7 +97,8 @@ std::vector<Assignment> FitNodes(const Shape& shape, const std::vector<Candidate
   return result;
 }
 
-std::vector<Assignment> FitAny(const Shape& shape, const std::vector<Candidate>& candidates, Room room) {
+std::vector<Assignment> FitAny(const Shape& shape, const std::vector<Candidate>& candidates,
+                               Room room) {
   if (shape.hosts.empty()) {
     for (const Candidate& candidate : candidates) {
       if (candidate.*room >= shape.ranks) return {{candidate.node, shape.ranks}};
@@ -110,7 +117,8 @@ std::vector<Assignment> FitAny(const Shape& shape, const std::vector<Candidate>&
   return result;
 }
 
-std::vector<Assignment> Fit(const Shape& shape, const std::vector<Candidate>& candidates, Room room) {
+std::vector<Assignment> Fit(const Shape& shape, const std::vector<Candidate>& candidates,
+                            Room room) {
   if (shape.ranks_per_node > 0) return FitPerNode(shape, candidates, room);
   if (shape.nodes > 0) return FitNodes(shape, candidates, room);
   return FitAny(shape, candidates, room);
@@ -128,7 +136,8 @@ std::string WhyNoCandidates(const Shape& shape, uint32_t uid, const ClusterView&
   }
   for (const NodeSlots& node : cluster.nodes) {
     if (!node.up) continue;
-    if (node.shared && uid == 0) return needs + "shared nodes run no jobs of root: submit as another user";
+    if (node.shared && uid == 0)
+      return needs + "shared nodes run no jobs of root: submit as another user";
     return absl::StrCat(needs, "node ", node.name, " serves uid ", node.uid, " only");
   }
   return needs + "no node is up";
@@ -146,7 +155,8 @@ std::string WhyNot(const Shape& shape, const std::vector<Candidate>& candidates,
   if (slots < shape.ranks) {
     for (const Shape::Host& host : shape.hosts) {
       for (const NodeSlots& node : cluster.nodes) {
-        if (node.name == host.node && !node.up) return absl::StrCat("node ", node.name, " is ", node.note);
+        if (node.name == host.node && !node.up)
+          return absl::StrCat("node ", node.name, " is ", node.note);
       }
     }
     return absl::StrCat("needs ", Counted(shape.ranks, "slot"), ", ", where, slots);
@@ -161,8 +171,8 @@ std::string WhyNot(const Shape& shape, const std::vector<Candidate>& candidates,
                           room == &Candidate::free ? " free, " : ", ", where, fitting);
     }
   }
-  return absl::StrCat("needs ", Counted(shape.ranks, "slot"), ", ", free, " of ", slots, " are free",
-                      room == &Candidate::slots ? " but on too many nodes" : "");
+  return absl::StrCat("needs ", Counted(shape.ranks, "slot"), ", ", free, " of ", slots,
+                      " are free", room == &Candidate::slots ? " but on too many nodes" : "");
 }
 
 std::string Where(const std::vector<Assignment>& assignments, const ClusterView& cluster) {
@@ -181,13 +191,14 @@ absl::Status CheckHosts(const Shape& shape, const ClusterView& cluster) {
   for (const Shape::Host& host : shape.hosts) {
     const auto it = index.find(host.node);
     if (it == index.end()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("unknown node ", host.node, " in --hosts (`ringctl nodes` lists those there are)"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "unknown node ", host.node, " in --hosts (`ringctl nodes` lists those there are)"));
     }
     const NodeSlots& node = cluster.nodes[it->second];
     if (node.up && host.slots > node.slots) {
-      return absl::InvalidArgumentError(absl::StrCat("--hosts asks for ", Counted(host.slots, "slot"),
-                                                     " of node ", host.node, ", which has ", node.slots));
+      return absl::InvalidArgumentError(absl::StrCat("--hosts asks for ",
+                                                     Counted(host.slots, "slot"), " of node ",
+                                                     host.node, ", which has ", node.slots));
     }
   }
   return absl::OkStatus();
@@ -207,8 +218,8 @@ Placement Place(const Shape& shape, uint32_t uid, const ClusterView& cluster) {
     return placement;
   }
   placement.possible = !Fit(shape, candidates, &Candidate::slots).empty();
-  placement.reason = WhyNot(
-      shape, candidates, placement.possible ? &Candidate::free : &Candidate::slots, cluster);
+  placement.reason =
+      WhyNot(shape, candidates, placement.possible ? &Candidate::free : &Candidate::slots, cluster);
   return placement;
 }
 

@@ -48,7 +48,9 @@ TEST(PlacementTest, Place_FitsOneNode_TakesTheFirstWithRoom) {
   EXPECT_EQ(Placed(Ranks(3), view), "b:3");
 }
 
-TEST(PlacementTest, Place_FitsNoSingleNode_FillsInOrder) { EXPECT_EQ(Placed(Ranks(9), Three()), "a:4 b:4 c:1"); }
+TEST(PlacementTest, Place_FitsNoSingleNode_FillsInOrder) {
+  EXPECT_EQ(Placed(Ranks(9), Three()), "a:4 b:4 c:1");
+}
 
 TEST(PlacementTest, Place_RanksPerNode_TakesThatManyEach) {
   ClusterView view = Three();
@@ -113,7 +115,8 @@ TEST(PlacementTest, CheckHosts_UnknownNodeOrTooMuch_IsNamed) {
   shape.hosts = {{"z", 1}};
   EXPECT_THAT(std::string(CheckHosts(shape, Three()).message()), HasSubstr("unknown node z"));
   shape.hosts = {{"a", 5}};
-  EXPECT_EQ(CheckHosts(shape, Three()).message(), "--hosts asks for 5 slots of node a, which has 4");
+  EXPECT_EQ(CheckHosts(shape, Three()).message(),
+            "--hosts asks for 5 slots of node a, which has 4");
   shape.hosts = {{"a", 4}, {"b", -1}};
   EXPECT_TRUE(CheckHosts(shape, Three()).ok());
 }

@@ -16,8 +16,8 @@ std::vector<QueueDecision> PlanQueue(const std::vector<QueuedJob>& jobs, Cluster
     if (!decision.placement.assignments.empty()) {
       if (barrier != nullptr) {
         decision.placement.assignments.clear();
-        decision.placement.reason =
-            absl::StrCat("waits for ", barrier->id, ", which others have passed ", kMaxPasses, " times");
+        decision.placement.reason = absl::StrCat(
+            "waits for ", barrier->id, ", which others have passed ", kMaxPasses, " times");
         continue;
       }
       TakeSlots(decision.placement, &cluster);

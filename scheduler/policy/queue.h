@@ -11,8 +11,8 @@
 
 namespace ringd::scheduler {
 
-// How many later jobs may start before one that is blocked: enough to keep nodes busy, few enough that a large job waits for
-// the end of the running ones only.
+// How many later jobs may start before one that is blocked: enough to keep nodes busy, few enough
+// that a large job waits for the end of the running ones only.
 inline constexpr int kMaxPasses = 16;
 
 struct QueuedJob {
@@ -27,9 +27,9 @@ struct QueueDecision {
   int passed = 0;       // New count.
 };
 
-// Jobs in order of arrival. One that fits starts. One that doesn't but would on idle nodes is blocked, and later ones may
-// pass it (backfill) until it has been passed kMaxPasses times; then nobody starts before it. One that the cluster is too
-// small for holds nobody up.
+// Jobs in order of arrival. One that fits starts. One that doesn't but would on idle nodes is
+// blocked, and later ones may pass it (backfill) until it has been passed kMaxPasses times; then
+// nobody starts before it. One that the cluster is too small for holds nobody up.
 std::vector<QueueDecision> PlanQueue(const std::vector<QueuedJob>& jobs, ClusterView cluster);
 
 }  // namespace ringd::scheduler

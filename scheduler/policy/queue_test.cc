@@ -46,7 +46,8 @@ TEST(QueueTest, PlanQueue_LargeJobBlocked_SmallOnePassesAndIsCounted) {
 }
 
 TEST(QueueTest, PlanQueue_PassedOftenEnough_HoldsLaterOnesUp) {
-  const auto decisions = PlanQueue({Job(1, 4, kMaxPasses - 1), Job(2, 1), Job(3, 1)}, OneNode(4, 2));
+  const auto decisions =
+      PlanQueue({Job(1, 4, kMaxPasses - 1), Job(2, 1), Job(3, 1)}, OneNode(4, 2));
   EXPECT_TRUE(Starts(decisions[1]));
   EXPECT_EQ(decisions[0].passed, kMaxPasses);
   EXPECT_FALSE(Starts(decisions[2]));

@@ -40,9 +40,8 @@ absl::Status CheckName(JobSpec* spec) {
   if (name.size() > kMaxNameBytes) {
     return Invalid(absl::StrCat("--name is longer than ", kMaxNameBytes, " bytes"));
   }
-  if (std::any_of(name.begin(), name.end(), [](char c) {
-        return absl::ascii_iscntrl(static_cast<unsigned char>(c));
-      })) {
+  if (std::any_of(name.begin(), name.end(),
+                  [](char c) { return absl::ascii_iscntrl(static_cast<unsigned char>(c)); })) {
     return Invalid("--name contains control characters");
   }
   if (LooksLikeId(name)) {
@@ -79,9 +78,8 @@ absl::Status CheckDurations(const JobSpec& spec) {
   if (spec.has_grace() && (spec.grace().seconds() < 0 || spec.grace().nanos() < 0)) {
     return Invalid("--grace is negative");
   }
-  if (spec.has_deadline() &&
-      (spec.deadline().seconds() < 0 || spec.deadline().nanos() < 0 ||
-       (spec.deadline().seconds() == 0 && spec.deadline().nanos() == 0))) {
+  if (spec.has_deadline() && (spec.deadline().seconds() < 0 || spec.deadline().nanos() < 0 ||
+                              (spec.deadline().seconds() == 0 && spec.deadline().nanos() == 0))) {
     return Invalid("--deadline is not over zero");
   }
   return absl::OkStatus();
@@ -97,12 +95,13 @@ absl::Status CheckSupported(const JobSpec& spec) {
   const int ranks = spec.ranks();
   if ((spec.min_ranks() != 0 && spec.min_ranks() != ranks) ||
       (spec.max_ranks() != 0 && spec.max_ranks() != ranks)) {
-    return Invalid(absl::StrCat("--min ", spec.min_ranks(), " --max ", spec.max_ranks(), " -n ", ranks,
-                                ": a number of ranks that changes is not available in this version"));
+    return Invalid(
+        absl::StrCat("--min ", spec.min_ranks(), " --max ", spec.max_ranks(), " -n ", ranks,
+                     ": a number of ranks that changes is not available in this version"));
   }
   if (spec.gpus_per_rank() != 0) {
-    return Invalid(
-        absl::StrCat("--gpus-per-rank ", spec.gpus_per_rank(), ": no node of this cluster has GPUs"));
+    return Invalid(absl::StrCat("--gpus-per-rank ", spec.gpus_per_rank(),
+                                ": no node of this cluster has GPUs"));
   }
   if (spec.cpus_per_rank() < 0) return Invalid("--cpus-per-rank is negative");
   return absl::OkStatus();
@@ -118,7 +117,8 @@ absl::Status ResolveHosts(const JobSpec& spec, Shape* shape) {
       return Invalid(absl::StrCat("--hosts names node ", host.node(), " twice"));
     }
     if (host.slots() < -1 || host.slots() > kMaxSlotsPerNode) {
-      return Invalid(absl::StrCat("--hosts: ", host.slots(), " is no count of slots for node ", host.node()));
+      return Invalid(
+          absl::StrCat("--hosts: ", host.slots(), " is no count of slots for node ", host.node()));
     }
     unlimited |= host.slots() < 0;
     sum += std::max(host.slots(), 0);
@@ -164,14 +164,15 @@ absl::StatusOr<Shape> ResolveShape(const JobSpec& spec) {
     return Invalid(absl::StrCat(ranks, " ranks are more than the ", kMaxRanks, " a job can have"));
   }
   if (nodes > 0 && per_node > 0 && ranks != nodes * per_node) {
-    return Invalid(absl::StrCat("-n ", ranks, " is not --nodes ", nodes, " x --ranks-per-node ", per_node,
-                                " = ", nodes * per_node));
+    return Invalid(absl::StrCat("-n ", ranks, " is not --nodes ", nodes, " x --ranks-per-node ",
+                                per_node, " = ", nodes * per_node));
   }
   if (per_node > 0 && ranks % per_node != 0) {
     return Invalid(absl::StrCat("-n ", ranks, " is no multiple of --ranks-per-node ", per_node));
   }
   if (nodes > ranks) {
-    return Invalid(absl::StrCat("-n ", ranks, " is too few for --nodes ", nodes, ": each node gets a rank"));
+    return Invalid(
+        absl::StrCat("-n ", ranks, " is too few for --nodes ", nodes, ": each node gets a rank"));
   }
   Shape shape;
   shape.ranks = static_cast<int>(ranks);

@@ -23,9 +23,7 @@ void AddHost(JobSpec* spec, const std::string& node, int slots) {
 
 std::string ErrorOf(JobSpec spec) { return std::string(CheckSpec(&spec).message()); }
 
-TEST(SpecTest, ResolveShape_NothingGiven_IsOneRank) {
-  EXPECT_EQ(ResolveShape(Spec())->ranks, 1);
-}
+TEST(SpecTest, ResolveShape_NothingGiven_IsOneRank) { EXPECT_EQ(ResolveShape(Spec())->ranks, 1); }
 
 TEST(SpecTest, ResolveShape_NodesAndRanksPerNode_Multiplies) {
   JobSpec spec = Spec();
@@ -79,7 +77,9 @@ TEST(SpecTest, ResolveShape_Hosts_DropsEmptyOnesAndNamesMistakes) {
   EXPECT_THAT(ErrorOf(few), HasSubstr("--hosts gives 2 slots, 3 ranks need 3"));
 }
 
-TEST(SpecTest, CheckSpec_NoCommand_IsRefused) { EXPECT_THAT(ErrorOf(JobSpec()), HasSubstr("no command")); }
+TEST(SpecTest, CheckSpec_NoCommand_IsRefused) {
+  EXPECT_THAT(ErrorOf(JobSpec()), HasSubstr("no command"));
+}
 
 TEST(SpecTest, CheckSpec_NoName_TakesTheProgramsName) {
   JobSpec spec = Spec();

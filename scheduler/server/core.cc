@@ -32,9 +32,13 @@ class WriterSink : public LogSink {
 pb::Job ShownJob(const v1::JobRecord& record) { return record.job(); }
 
 Core::Core(Machine* machine, Store* store, Loop* loop, Identities* identities)
-    : machine_(machine), store_(store), loop_(loop), identities_(identities),
+    : machine_(machine),
+      store_(store),
+      loop_(loop),
+      identities_(identities),
       logs_(machine, [this](ConnectionId id, pb::NodeOrder order) {
-        if (const auto it = connections_.find(id); it != connections_.end()) it->second.stream->Send(std::move(order));
+        if (const auto it = connections_.find(id); it != connections_.end())
+          it->second.stream->Send(std::move(order));
       }) {}
 
 Core::~Core() = default;
@@ -43,15 +47,17 @@ Now Core::ReadClocks() const { return {absl::Now(), SteadyNow()}; }
 
 absl::Status Core::Restore() {
   RINGD_ASSIGN_OR_RETURN(Snapshot snapshot, store_->Load());
-  GetLogger("scheduler")->info("store loaded term={} jobs={} nodes={}", snapshot.term, snapshot.jobs.size(),
-                               snapshot.nodes.size());
+  GetLogger("scheduler")
+      ->info("store loaded term={} jobs={} nodes={}", snapshot.term, snapshot.jobs.size(),
+             snapshot.nodes.size());
   actions_ = machine_->Restore(std::move(snapshot), ReadClocks());
   Flush();
   return absl::OkStatus();
 }
 
 void Core::Handle(Event event) {
-  if (closing_ && (std::holds_alternative<NodeDisconnectedEvent>(event) || std::holds_alternative<HoldLostEvent>(event))) {
+  if (closing_ && (std::holds_alternative<NodeDisconnectedEvent>(event) ||
+                   std::holds_alternative<HoldLostEvent>(event))) {
     return;
   }
   std::vector<Action> actions = machine_->Apply(event, ReadClocks());
@@ -71,21 +77,26 @@ void Core::CommitWrites() {
       bool& with_spec = jobs[job->job];
       with_spec |= job->with_spec;
     } else if (const auto* node = std::get_if<PersistNode>(&action)) {
-      if (auto record = machine_->FindNode(node->node); record.ok()) batch.nodes.push_back(*std::move(record));
+      if (auto record = machine_->FindNode(node->node); record.ok())
+        batch.nodes.push_back(*std::move(record));
     } else if (const auto* gone = std::get_if<DeleteJob>(&action)) {
       batch.deleted_jobs.push_back(std::stoull(gone->job.substr(2)));
     }
   }
   for (const auto& [id, with_spec] : jobs) {
     const v1::JobRecord* record = machine_->FindRecord(id);
-    if (record != nullptr) batch.jobs.push_back({record, with_spec ? machine_->FindSpec(id) : nullptr});
+    if (record != nullptr)
+      batch.jobs.push_back({record, with_spec ? machine_->FindSpec(id) : nullptr});
   }
   if (batch.jobs.empty() && batch.nodes.empty() && batch.deleted_jobs.empty()) return;
   batch.next_number = machine_->next_number();
   bool failed = false;
   for (absl::Status status = store_->Commit(batch); !status.ok(); status = store_->Commit(batch)) {
-    // Nothing may be acknowledged before it is durable, and running jobs don't need us: wait for the disk.
-    if (!failed) GetLogger("scheduler")->error("can't write the store, waiting until it works: {}", status.ToString());
+    // Nothing may be acknowledged before it is durable, and running jobs don't need us: wait for
+    // the disk.
+    if (!failed)
+      GetLogger("scheduler")
+          ->error("can't write the store, waiting until it works: {}", status.ToString());
     failed = true;
     absl::SleepFor(kCommitPause);
   }
@@ -103,7 +114,8 @@ void Core::Flush() {
     if (const auto* close = std::get_if<CloseConnection>(&action)) Do(*close);
     if (const auto* job = std::get_if<JobChanged>(&action)) changed.insert(job->job);
     if (const auto* line = std::get_if<LogLine>(&action)) {
-      GetLogger("scheduler")->log(line->warning ? spdlog::level::warn : spdlog::level::info, "{}", line->text);
+      GetLogger("scheduler")
+          ->log(line->warning ? spdlog::level::warn : spdlog::level::info, "{}", line->text);
     }
   }
   for (const std::string& job : changed) Notify(job);
@@ -114,7 +126,8 @@ void Core::ShowIdle() {
   for (const auto& [job, number] : std::exchange(idle_watchers_, {})) {
     const auto of_job = watchers_.find(job);
     if (of_job == watchers_.end()) continue;
-    if (const auto it = of_job->second.find(number); it != of_job->second.end()) Show(job, &it->second);
+    if (const auto it = of_job->second.find(number); it != of_job->second.end())
+      Show(job, &it->second);
   }
 }
 
@@ -152,7 +165,8 @@ void Core::Show(const std::string& job, Watcher* watcher) {
   if (!watcher->writer->idle()) return;
   const v1::JobRecord* record = machine_->FindRecord(job);
   if (record == nullptr) {
-    return watcher->writer->End(ToGrpc(absl::NotFoundError(absl::StrCat(job, " is no longer known"))));
+    return watcher->writer->End(
+        ToGrpc(absl::NotFoundError(absl::StrCat(job, " is no longer known"))));
   }
   if (watcher->saw_end) return watcher->writer->End(grpc::Status::OK);
   if (!std::exchange(watcher->dirty, false)) return;
@@ -175,7 +189,8 @@ void Core::OnReport(ConnectionId id, pb::NodeReport report) {
   const auto it = connections_.find(id);
   if (it == connections_.end()) return;
   if (report.has_hello() != !it->second.joined) {
-    return it->second.stream->End(ToGrpc(absl::InvalidArgumentError("a hello comes first, and only first")));
+    return it->second.stream->End(
+        ToGrpc(absl::InvalidArgumentError("a hello comes first, and only first")));
   }
   if (report.has_hello()) return OnHello(id, report.hello());
   if (report.has_log()) {
@@ -216,7 +231,8 @@ void Core::Watch(StreamWriter<pb::Job>* writer, const std::string& job) {
   actions_.push_back(JobChanged{*id});
 }
 
-void Core::Logs(StreamWriter<pb::LogChunk>* writer, const Caller& caller, const pb::LogsRequest& request) {
+void Core::Logs(StreamWriter<pb::LogChunk>* writer, const Caller& caller,
+                const pb::LogsRequest& request) {
   const absl::StatusOr<std::string> id = machine_->Resolve(request.job());
   if (!id.ok()) return writer->End(ToGrpc(id.status()));
   if (absl::Status status = Machine::CheckOwner(caller, *machine_->FindRecord(*id)); !status.ok()) {
@@ -231,7 +247,8 @@ void Core::Logs(StreamWriter<pb::LogChunk>* writer, const Caller& caller, const 
 
 void Core::Hold(HoldStream* stream, PeerInfo peer) {
   stream->on_first = [this, stream, peer = std::move(peer)](const pb::HoldRequest& request) {
-    const absl::StatusOr<Caller> caller = identities_->Identify(peer, request.identity(), absl::Now());
+    const absl::StatusOr<Caller> caller =
+        identities_->Identify(peer, request.identity(), absl::Now());
     if (!caller.ok()) return stream->End(ToGrpc(caller.status()));
     // The call may end before its answer comes: what follows belongs to both.
     auto job = std::make_shared<std::string>();

@@ -1,4 +1,5 @@
-// The state machine with its store, its streams and its waiting calls: all that lives on the state thread.
+// The state machine with its store, its streams and its waiting calls: all that lives on the state
+// thread.
 #ifndef RINGD_SCHEDULER_SERVER_CORE_H_
 #define RINGD_SCHEDULER_SERVER_CORE_H_
 
@@ -22,8 +23,8 @@
 
 namespace ringd::scheduler {
 
-// Feeds events to the machine and carries its actions out: writes first, in one transaction a batch, then replies, orders and
-// news. Where the disk fails, nothing leaves until it works again.
+// Feeds events to the machine and carries its actions out: writes first, in one transaction a
+// batch, then replies, orders and news. Where the disk fails, nothing leaves until it works again.
 //
 // Life: construct, Restore, then on the state thread only. Outlives all streams.
 // Thread-bound: the state thread.
@@ -71,8 +72,8 @@ class Core {
   };
   struct Watcher {
     StreamWriter<ringd::cluster::v1::Job>* writer = nullptr;
-    bool dirty = false;       // Something has changed since the last message.
-    bool saw_end = false;     // The last message had a final state.
+    bool dirty = false;    // Something has changed since the last message.
+    bool saw_end = false;  // The last message had a final state.
   };
 
   Now ReadClocks() const;
@@ -100,7 +101,8 @@ class Core {
   std::map<ConnectionId, Connection> connections_;
   std::map<std::string, std::map<uint64_t, Watcher>> watchers_;  // By job.
   uint64_t next_watcher_ = 1;
-  std::vector<std::pair<std::string, uint64_t>> idle_watchers_;  // Shown at the next flush: what they see is durable.
+  std::vector<std::pair<std::string, uint64_t>>
+      idle_watchers_;  // Shown at the next flush: what they see is durable.
 };
 
 // A job as Describe and Watch show it.

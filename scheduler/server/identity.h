@@ -26,8 +26,8 @@ inline constexpr size_t kMaxNonces = 200000;
 // What is known of a connection.
 struct PeerInfo {
   bool unix_socket = false;
-  PeerCredentials credentials;     // On a Unix socket.
-  std::vector<std::string> uris;   // Of its certificate, over TLS.
+  PeerCredentials credentials;    // On a Unix socket.
+  std::vector<std::string> uris;  // Of its certificate, over TLS.
 };
 
 // Thread-safe.
@@ -35,14 +35,15 @@ class Identities {
  public:
   struct Options {
     std::string authority_pem;  // Empty: no signature can be checked.
-    bool insecure = false;      // Without an authority: take what the caller says (asked for by the operator).
-    uint32_t own_uid = 0;       // It and root may act on everyone's jobs.
+    bool insecure =
+        false;  // Without an authority: take what the caller says (asked for by the operator).
+    uint32_t own_uid = 0;  // It and root may act on everyone's jobs.
   };
   explicit Identities(Options options) : options_(std::move(options)) {}
 
   // PERMISSION_DENIED: no identity, or one that doesn't hold; the message says what to do.
-  absl::StatusOr<Caller> Identify(const PeerInfo& peer, const ringd::cluster::v1::Identity& identity,
-                                  absl::Time now);
+  absl::StatusOr<Caller> Identify(const PeerInfo& peer,
+                                  const ringd::cluster::v1::Identity& identity, absl::Time now);
 
   // Whether the daemon behind a connection may call itself `node`. PERMISSION_DENIED.
   absl::Status CheckNode(const PeerInfo& peer, const std::string& node) const;

@@ -100,7 +100,9 @@ TEST_F(IdentityTest, Identify_NamesThatWouldBlurTheMessage_AreRefused) {
   EXPECT_THAT(ErrorOf(identity, now_), HasSubstr("no proper name"));
 }
 
-TEST_F(IdentityTest, Identify_Nothing_SaysWhatToDo) { EXPECT_THAT(ErrorOf(Identity(), now_), HasSubstr("no identity")); }
+TEST_F(IdentityTest, Identify_Nothing_SaysWhatToDo) {
+  EXPECT_THAT(ErrorOf(Identity(), now_), HasSubstr("no identity"));
+}
 
 TEST_F(IdentityTest, Identify_UnixSocket_TakesTheCredentials) {
   PeerInfo peer;
@@ -121,7 +123,8 @@ TEST_F(IdentityTest, Identify_WithoutAuthority_TakesClaimsOnlyWhereInsecure) {
   claim.set_user("bob");
   claim.set_uid(1001);
   Identities strict(Identities::Options{});
-  EXPECT_EQ(strict.Identify(PeerInfo{}, claim, now_).status().code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(strict.Identify(PeerInfo{}, claim, now_).status().code(),
+            absl::StatusCode::kPermissionDenied);
   Identities::Options options;
   options.insecure = true;
   Identities lax(options);
@@ -132,7 +135,8 @@ TEST_F(IdentityTest, CheckNode_Certificate_MustSayTheName) {
   PeerInfo peer;
   peer.uris = {"ringd://node/a"};
   EXPECT_TRUE(identities_->CheckNode(peer, "a").ok());
-  EXPECT_THAT(std::string(identities_->CheckNode(peer, "b").message()), HasSubstr("says ringd://node/a"));
+  EXPECT_THAT(std::string(identities_->CheckNode(peer, "b").message()),
+              HasSubstr("says ringd://node/a"));
   EXPECT_FALSE(identities_->CheckNode(PeerInfo{}, "a").ok());
 }
 

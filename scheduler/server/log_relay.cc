@@ -24,8 +24,8 @@ LogRelay::ReaderId LogRelay::Open(const std::string& job, const LogsRequest& req
     return 0;
   }
   if (request.rank() < -1 || request.rank() >= record->job().ranks()) {
-    sink->End(absl::InvalidArgumentError(absl::StrCat(job, " has no rank ", request.rank(), ": its ranks are 0 to ",
-                                                      record->job().ranks() - 1)));
+    sink->End(absl::InvalidArgumentError(absl::StrCat(
+        job, " has no rank ", request.rank(), ": its ranks are 0 to ", record->job().ranks() - 1)));
     return 0;
   }
   if (request.tail_lines() < 0) {
@@ -33,8 +33,8 @@ LogRelay::ReaderId LogRelay::Open(const std::string& job, const LogsRequest& req
     return 0;
   }
   if (readers_.size() >= kMaxLogReaders) {
-    sink->End(absl::ResourceExhaustedError(
-        absl::StrCat(readers_.size(), " log readers are open already; close some or try again later")));
+    sink->End(absl::ResourceExhaustedError(absl::StrCat(
+        readers_.size(), " log readers are open already; close some or try again later")));
     return 0;
   }
   const ReaderId id = next_reader_++;
@@ -61,7 +61,8 @@ bool LogRelay::Build(Reader* reader) {
     return false;
   }
   const auto& job = record->job();
-  const bool placed = job.state() == JOB_STATE_RUNNING || job.state() == JOB_STATE_FINISHING || job.has_finished();
+  const bool placed =
+      job.state() == JOB_STATE_RUNNING || job.state() == JOB_STATE_FINISHING || job.has_finished();
   if (!placed && reader->request.follow()) return true;  // Later.
   reader->built = true;
   if (!placed) return true;
@@ -88,20 +89,24 @@ void LogRelay::Pump(ReaderId id, absl::Duration now) {
     const size_t index = reader.next;
     reader.next = (reader.next + 1) % reader.cursors.size();
     Cursor& cursor = reader.cursors[index];
-    if (!cursor.done && cursor.request == 0 && cursor.not_before <= now) Ask(id, &reader, index, now);
+    if (!cursor.done && cursor.request == 0 && cursor.not_before <= now)
+      Ask(id, &reader, index, now);
   }
-  if (reader.open == 0 && reader.chunks.empty() && reader.sink->idle()) reader.sink->End(reader.status);
+  if (reader.open == 0 && reader.chunks.empty() && reader.sink->idle())
+    reader.sink->End(reader.status);
 }
 
 void LogRelay::Ask(ReaderId id, Reader* reader, size_t index, absl::Duration now) {
   Cursor& cursor = reader->cursors[index];
   const v1::JobRecord* record = machine_->FindRecord(reader->job);
   if (record == nullptr || cursor.rank >= record->job().rank_size()) {
-    return Finish(reader, &cursor, absl::NotFoundError(absl::StrCat(reader->job, " is no longer known")));
+    return Finish(reader, &cursor,
+                  absl::NotFoundError(absl::StrCat(reader->job, " is no longer known")));
   }
   const auto& rank = record->job().rank(cursor.rank);
   if (rank.pid() == 0 && rank.log_path().empty()) {  // Nothing was started.
-    if (record->job().has_finished() || !reader->request.follow()) Finish(reader, &cursor, absl::OkStatus());
+    if (record->job().has_finished() || !reader->request.follow())
+      Finish(reader, &cursor, absl::OkStatus());
     return;
   }
   bool gone = false;
@@ -109,8 +114,9 @@ void LogRelay::Ask(ReaderId id, Reader* reader, size_t index, absl::Duration now
   if (connection == 0) {
     if (reader->request.follow() && !gone) return;
     return Finish(reader, &cursor,
-                  absl::UnavailableError(absl::StrCat("node ", rank.node(), ", which holds the output of rank ",
-                                                      cursor.rank, ", is ", gone ? "lost" : "away")));
+                  absl::UnavailableError(
+                      absl::StrCat("node ", rank.node(), ", which holds the output of rank ",
+                                   cursor.rank, ", is ", gone ? "lost" : "away")));
   }
   NodeOrder order;
   auto& read = *order.mutable_read_log();
@@ -146,7 +152,8 @@ void LogRelay::OnData(ConnectionId connection, LogData data, absl::Duration now)
   --reader.outstanding;
   const bool empty = data.pieces().empty();
   if (!data.error().empty()) {
-    Finish(&reader, &cursor, absl::NotFoundError(absl::StrCat("rank ", cursor.rank, ": ", data.error())));
+    Finish(&reader, &cursor,
+           absl::NotFoundError(absl::StrCat("rank ", cursor.rank, ": ", data.error())));
   } else if (data.finished() || (empty && !reader.request.follow())) {
     Finish(&reader, &cursor, absl::OkStatus());
   } else if (empty && now - cursor.asked < kLogPause) {

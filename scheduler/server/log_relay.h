@@ -1,4 +1,5 @@
-// Ranks' output from the nodes that hold it to the clients that ask: pulled piece by piece, so that nothing piles up here.
+// Ranks' output from the nodes that hold it to the clients that ask: pulled piece by piece, so that
+// nothing piles up here.
 #ifndef RINGD_SCHEDULER_SERVER_LOG_RELAY_H_
 #define RINGD_SCHEDULER_SERVER_LOG_RELAY_H_
 
@@ -18,7 +19,8 @@
 
 namespace ringd::scheduler {
 
-// Bounds: a reader holds kLogWindow pieces of kLogBytes at most, 4 MB; 64 readers 256 MB if no client reads.
+// Bounds: a reader holds kLogWindow pieces of kLogBytes at most, 4 MB; 64 readers 256 MB if no
+// client reads.
 inline constexpr size_t kLogWindow = 64;
 inline constexpr int kLogBytes = 64 * 1024;
 inline constexpr size_t kMaxLogReaders = 64;
@@ -35,8 +37,9 @@ class LogSink {
   virtual void End(absl::Status status) = 0;
 };
 
-// Each reader has a cursor a rank and one request outstanding a rank. A rank is read from when it has started; with `follow`
-// the stream ends when all ranks have ended and all was read, else where the output ends now.
+// Each reader has a cursor a rank and one request outstanding a rank. A rank is read from when it
+// has started; with `follow` the stream ends when all ranks have ended and all was read, else where
+// the output ends now.
 //
 // Thread-bound: the state thread.
 class LogRelay {
@@ -47,8 +50,8 @@ class LogRelay {
   LogRelay(const Machine* machine, SendOrder send) : machine_(machine), send_(std::move(send)) {}
 
   // `job` is an id. Errors end the sink. 0: it has ended.
-  ReaderId Open(const std::string& job, const ringd::cluster::v1::LogsRequest& request, LogSink* sink,
-                absl::Duration now);
+  ReaderId Open(const std::string& job, const ringd::cluster::v1::LogsRequest& request,
+                LogSink* sink, absl::Duration now);
   // The sink goes: no call of it any more.
   void Close(ReaderId reader);
   // The sink is idle again.
@@ -63,7 +66,7 @@ class LogRelay {
   struct Cursor {
     int rank = 0;
     uint64_t offset = 0;
-    bool begun = false;   // tail_lines has been asked for.
+    bool begun = false;  // tail_lines has been asked for.
     bool done = false;
     uint64_t request = 0;  // Outstanding; 0: none.
     absl::Duration asked;
@@ -75,9 +78,9 @@ class LogRelay {
     LogSink* sink = nullptr;
     bool built = false;  // Cursors exist: the ranks have nodes.
     std::vector<Cursor> cursors;
-    size_t next = 0;     // Round robin.
+    size_t next = 0;  // Round robin.
     size_t outstanding = 0;
-    size_t open = 0;     // Cursors not done.
+    size_t open = 0;  // Cursors not done.
     std::deque<ringd::cluster::v1::LogChunk> chunks;
     absl::Status status;  // First error of a rank.
   };

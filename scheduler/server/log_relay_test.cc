@@ -32,10 +32,11 @@ class FakeSink : public LogSink {
 
 class LogRelayTest : public testing::Test {
  protected:
-  LogRelayTest() : relay_(h_.machine.get(), [this](ConnectionId id, NodeOrder order) {
-    reads_.push_back(order.read_log());
-    to_.push_back(id);
-  }) {
+  LogRelayTest()
+      : relay_(h_.machine.get(), [this](ConnectionId id, NodeOrder order) {
+          reads_.push_back(order.read_log());
+          to_.push_back(id);
+        }) {
     a_ = h_.Join("a", 1);
     b_ = h_.Join("b", 1);
     job_ = *h_.Submit(MachineHarness::Spec(2));

@@ -13,8 +13,8 @@ namespace ringd::scheduler {
 
 // Runs posted tasks one after the other, and two hooks around them.
 //
-// The mailbox has no bound of its own: each call and each stream has one task in it at most, since a stream reads its next
-// message only when the last was handled.
+// The mailbox has no bound of its own: each call and each stream has one task in it at most, since
+// a stream reads its next message only when the last was handled.
 //
 // Life: construct, Start, Post..., Stop (runs what is posted, then joins).
 // Thread-safe.

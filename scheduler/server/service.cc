@@ -22,15 +22,15 @@ class ClusterService : public pb::Cluster::CallbackService {
   grpc::ServerUnaryReactor* Submit(grpc::CallbackServerContext* context,
                                    const pb::SubmitRequest* request,
                                    pb::SubmitResponse* response) override;
-  grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context, const pb::ListRequest* request,
+  grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context,
+                                 const pb::ListRequest* request,
                                  pb::ListResponse* response) override;
   grpc::ServerUnaryReactor* Describe(grpc::CallbackServerContext* context,
-                                     const pb::JobRequest* request,
-                                     pb::Job* response) override;
+                                     const pb::JobRequest* request, pb::Job* response) override;
   grpc::ServerWriteReactor<pb::Job>* Watch(grpc::CallbackServerContext* context,
-                                                           const pb::JobRequest* request) override;
-  grpc::ServerWriteReactor<pb::LogChunk>* Logs(
-      grpc::CallbackServerContext* context, const pb::LogsRequest* request) override;
+                                           const pb::JobRequest* request) override;
+  grpc::ServerWriteReactor<pb::LogChunk>* Logs(grpc::CallbackServerContext* context,
+                                               const pb::LogsRequest* request) override;
   grpc::ServerUnaryReactor* Cancel(grpc::CallbackServerContext* context,
                                    const pb::CancelRequest* request,
                                    pb::JobResponse* response) override;
@@ -43,8 +43,8 @@ class ClusterService : public pb::Cluster::CallbackService {
   grpc::ServerUnaryReactor* GetVersion(grpc::CallbackServerContext* context,
                                        const pb::VersionRequest* request,
                                        pb::VersionResponse* response) override;
-  grpc::ServerReadReactor<pb::HoldRequest>* Hold(
-      grpc::CallbackServerContext* context, pb::HoldResponse* response) override;
+  grpc::ServerReadReactor<pb::HoldRequest>* Hold(grpc::CallbackServerContext* context,
+                                                 pb::HoldResponse* response) override;
   grpc::ServerBidiReactor<pb::NodeReport, pb::NodeOrder>* Join(
       grpc::CallbackServerContext* context) override;
 
@@ -60,7 +60,8 @@ class ClusterService : public pb::Cluster::CallbackService {
   const RpcServer* const rpc_server_;
 };
 
-ClusterService::ClusterService(Core* core, Loop* loop, Identities* identities, const RpcServer* rpc_server)
+ClusterService::ClusterService(Core* core, Loop* loop, Identities* identities,
+                               const RpcServer* rpc_server)
     : core_(core), loop_(loop), identities_(identities), rpc_server_(rpc_server) {}
 
 PeerInfo ClusterService::Peer(const grpc::CallbackServerContext& context) const {
@@ -80,7 +81,8 @@ absl::StatusOr<Caller> ClusterService::Identify(const grpc::CallbackServerContex
 }
 
 grpc::ServerUnaryReactor* ClusterService::Submit(grpc::CallbackServerContext* context,
-                                                 const pb::SubmitRequest* request, pb::SubmitResponse* response) {
+                                                 const pb::SubmitRequest* request,
+                                                 pb::SubmitResponse* response) {
   auto* reactor = context->DefaultReactor();
   absl::StatusOr<Caller> caller = Identify(*context, request->identity());
   if (!caller.ok()) {
@@ -90,7 +92,8 @@ grpc::ServerUnaryReactor* ClusterService::Submit(grpc::CallbackServerContext* co
   loop_->Post([this, reactor, request, response, caller = *std::move(caller)] {
     core_->Call(SubmitEvent{0, caller, request->spec(), request->request_id()},
                 [this, reactor, response](const Reply& reply) {
-                  if (const auto* record = core_->machine().FindRecord(reply.job); record != nullptr) {
+                  if (const auto* record = core_->machine().FindRecord(reply.job);
+                      record != nullptr) {
                     response->set_job(reply.job);
                     response->set_reason(record->job().reason());
                   }
@@ -100,18 +103,21 @@ grpc::ServerUnaryReactor* ClusterService::Submit(grpc::CallbackServerContext* co
   return reactor;
 }
 
-grpc::ServerUnaryReactor* ClusterService::List(grpc::CallbackServerContext* context, const pb::ListRequest* request,
+grpc::ServerUnaryReactor* ClusterService::List(grpc::CallbackServerContext* context,
+                                               const pb::ListRequest* request,
                                                pb::ListResponse* response) {
   auto* reactor = context->DefaultReactor();
   loop_->Post([this, reactor, request, response] {
-    for (pb::Job& job : core_->machine().ListJobs(request->all())) *response->add_jobs() = std::move(job);
+    for (pb::Job& job : core_->machine().ListJobs(request->all()))
+      *response->add_jobs() = std::move(job);
     reactor->Finish(grpc::Status::OK);
   });
   return reactor;
 }
 
 grpc::ServerUnaryReactor* ClusterService::Describe(grpc::CallbackServerContext* context,
-                                                   const pb::JobRequest* request, pb::Job* response) {
+                                                   const pb::JobRequest* request,
+                                                   pb::Job* response) {
   auto* reactor = context->DefaultReactor();
   loop_->Post([this, reactor, request, response] {
     const absl::StatusOr<std::string> id = core_->machine().Resolve(request->job());
@@ -121,7 +127,8 @@ grpc::ServerUnaryReactor* ClusterService::Describe(grpc::CallbackServerContext* 
   return reactor;
 }
 
-grpc::ServerWriteReactor<pb::Job>* ClusterService::Watch(grpc::CallbackServerContext*, const pb::JobRequest* request) {
+grpc::ServerWriteReactor<pb::Job>* ClusterService::Watch(grpc::CallbackServerContext*,
+                                                         const pb::JobRequest* request) {
   auto* writer = new StreamWriter<pb::Job>(loop_);  // Deletes itself.
   loop_->Post([this, writer, job = request->job()] { core_->Watch(writer, job); });
   return writer;
@@ -138,7 +145,8 @@ grpc::ServerWriteReactor<pb::LogChunk>* ClusterService::Logs(grpc::CallbackServe
   return writer;
 }
 
-Core::ReplyCallback ClusterService::AnswerJob(grpc::ServerUnaryReactor* reactor, pb::JobResponse* response) {
+Core::ReplyCallback ClusterService::AnswerJob(grpc::ServerUnaryReactor* reactor,
+                                              pb::JobResponse* response) {
   return [this, reactor, response](const Reply& reply) {
     if (const auto* record = core_->machine().FindRecord(reply.job); record != nullptr) {
       *response->mutable_job() = ShownJob(*record);
@@ -148,7 +156,8 @@ Core::ReplyCallback ClusterService::AnswerJob(grpc::ServerUnaryReactor* reactor,
 }
 
 grpc::ServerUnaryReactor* ClusterService::Cancel(grpc::CallbackServerContext* context,
-                                                 const pb::CancelRequest* request, pb::JobResponse* response) {
+                                                 const pb::CancelRequest* request,
+                                                 pb::JobResponse* response) {
   auto* reactor = context->DefaultReactor();
   absl::StatusOr<Caller> caller = Identify(*context, request->identity());
   if (!caller.ok()) {
@@ -156,13 +165,15 @@ grpc::ServerUnaryReactor* ClusterService::Cancel(grpc::CallbackServerContext* co
     return reactor;
   }
   loop_->Post([this, reactor, request, response, caller = *std::move(caller)] {
-    core_->Call(CancelEvent{0, caller, request->job(), request->reason()}, AnswerJob(reactor, response));
+    core_->Call(CancelEvent{0, caller, request->job(), request->reason()},
+                AnswerJob(reactor, response));
   });
   return reactor;
 }
 
 grpc::ServerUnaryReactor* ClusterService::Signal(grpc::CallbackServerContext* context,
-                                                 const pb::SignalRequest* request, pb::JobResponse* response) {
+                                                 const pb::SignalRequest* request,
+                                                 pb::JobResponse* response) {
   auto* reactor = context->DefaultReactor();
   absl::StatusOr<Caller> caller = Identify(*context, request->identity());
   if (!caller.ok()) {
@@ -170,22 +181,26 @@ grpc::ServerUnaryReactor* ClusterService::Signal(grpc::CallbackServerContext* co
     return reactor;
   }
   loop_->Post([this, reactor, request, response, caller = *std::move(caller)] {
-    core_->Call(SignalEvent{0, caller, request->job(), request->signal()}, AnswerJob(reactor, response));
+    core_->Call(SignalEvent{0, caller, request->job(), request->signal()},
+                AnswerJob(reactor, response));
   });
   return reactor;
 }
 
-grpc::ServerUnaryReactor* ClusterService::Nodes(grpc::CallbackServerContext* context, const pb::NodesRequest*,
+grpc::ServerUnaryReactor* ClusterService::Nodes(grpc::CallbackServerContext* context,
+                                                const pb::NodesRequest*,
                                                 pb::NodesResponse* response) {
   auto* reactor = context->DefaultReactor();
   loop_->Post([this, reactor, response] {
-    for (pb::NodeState& node : core_->machine().ListNodes()) *response->add_nodes() = std::move(node);
+    for (pb::NodeState& node : core_->machine().ListNodes())
+      *response->add_nodes() = std::move(node);
     reactor->Finish(grpc::Status::OK);
   });
   return reactor;
 }
 
-grpc::ServerUnaryReactor* ClusterService::GetVersion(grpc::CallbackServerContext* context, const pb::VersionRequest*,
+grpc::ServerUnaryReactor* ClusterService::GetVersion(grpc::CallbackServerContext* context,
+                                                     const pb::VersionRequest*,
                                                      pb::VersionResponse* response) {
   auto* reactor = context->DefaultReactor();
   response->set_version(kVersion);
@@ -205,7 +220,8 @@ grpc::ServerReadReactor<pb::HoldRequest>* ClusterService::Hold(grpc::CallbackSer
   return stream;
 }
 
-grpc::ServerBidiReactor<pb::NodeReport, pb::NodeOrder>* ClusterService::Join(grpc::CallbackServerContext* context) {
+grpc::ServerBidiReactor<pb::NodeReport, pb::NodeOrder>* ClusterService::Join(
+    grpc::CallbackServerContext* context) {
   auto* stream = new NodeStream(loop_);  // Deletes itself.
   loop_->Post([this, stream, peer = Peer(*context)] {
     core_->Join(stream, peer);

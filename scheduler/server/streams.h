@@ -1,5 +1,5 @@
-// gRPC's reactors, reduced to two rules: what happens on gRPC's threads is posted to the state thread, and the state thread
-// alone starts operations. No locks.
+// gRPC's reactors, reduced to two rules: what happens on gRPC's threads is posted to the state
+// thread, and the state thread alone starts operations. No locks.
 #ifndef RINGD_SCHEDULER_SERVER_STREAMS_H_
 #define RINGD_SCHEDULER_SERVER_STREAMS_H_
 
@@ -13,9 +13,11 @@
 
 namespace ringd::scheduler {
 
-// A stream of messages to a client, one at a time: the next is asked for when the last is written, so nothing piles up here.
+// A stream of messages to a client, one at a time: the next is asked for when the last is written,
+// so nothing piles up here.
 //
-// Life: made by a handler, deletes itself after on_done. Thread-bound: the state thread, but for the constructor.
+// Life: made by a handler, deletes itself after on_done. Thread-bound: the state thread, but for
+// the constructor.
 template <class T>
 class StreamWriter : public grpc::ServerWriteReactor<T> {
  public:
@@ -71,9 +73,11 @@ class StreamWriter : public grpc::ServerWriteReactor<T> {
 // A daemon's Join stream.
 //
 // Life and threads as StreamWriter's; Begin (any thread) starts it.
-class NodeStream : public grpc::ServerBidiReactor<ringd::cluster::v1::NodeReport, ringd::cluster::v1::NodeOrder> {
+class NodeStream : public grpc::ServerBidiReactor<ringd::cluster::v1::NodeReport,
+                                                  ringd::cluster::v1::NodeOrder> {
  public:
-  // Orders that wait for a daemon that doesn't read: more than a job start on one node takes, less than hurts.
+  // Orders that wait for a daemon that doesn't read: more than a job start on one node takes, less
+  // than hurts.
   static constexpr size_t kMaxOrders = 4096;
 
   explicit NodeStream(Loop* loop) : loop_(loop) {}
@@ -87,7 +91,8 @@ class NodeStream : public grpc::ServerBidiReactor<ringd::cluster::v1::NodeReport
   void Send(ringd::cluster::v1::NodeOrder order) {
     if (ended_) return;
     if (orders_.size() >= kMaxOrders) {
-      return End(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "this daemon does not read its orders"));
+      return End(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED,
+                              "this daemon does not read its orders"));
     }
     orders_.push_back(std::move(order));
     Next();

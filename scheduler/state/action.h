@@ -11,8 +11,8 @@
 
 namespace ringd::scheduler {
 
-// Rows to write, as the machine has them when they are written. All of a batch's are durable before its replies and orders
-// leave.
+// Rows to write, as the machine has them when they are written. All of a batch's are durable before
+// its replies and orders leave.
 struct PersistJob {
   std::string job;
   bool with_spec = false;  // It is new: its spec, which never changes, too.
@@ -46,8 +46,8 @@ struct LogLine {
   bool warning = false;
 };
 
-using Action =
-    std::variant<PersistJob, DeleteJob, PersistNode, Reply, SendOrder, CloseConnection, JobChanged, LogLine>;
+using Action = std::variant<PersistJob, DeleteJob, PersistNode, Reply, SendOrder, CloseConnection,
+                            JobChanged, LogLine>;
 
 }  // namespace ringd::scheduler
 

@@ -11,7 +11,8 @@
 
 namespace ringd::scheduler {
 
-// When an event happened. wall is for people to read; durations come from steady, a monotonic clock.
+// When an event happened. wall is for people to read; durations come from steady, a monotonic
+// clock.
 struct Now {
   absl::Time wall;
   absl::Duration steady;
@@ -73,8 +74,8 @@ struct NodeDisconnectedEvent {
 struct TickEvent {};
 inline constexpr absl::Duration kTickInterval = absl::Milliseconds(250);
 
-using Event = std::variant<SubmitEvent, CancelEvent, SignalEvent, HoldEvent, HoldLostEvent, NodeJoinedEvent,
-                           NodeReportEvent, NodeDisconnectedEvent, TickEvent>;
+using Event = std::variant<SubmitEvent, CancelEvent, SignalEvent, HoldEvent, HoldLostEvent,
+                           NodeJoinedEvent, NodeReportEvent, NodeDisconnectedEvent, TickEvent>;
 
 }  // namespace ringd::scheduler
 

@@ -25,7 +25,8 @@ void SetDuration(absl::Duration duration, google::protobuf::Duration* proto) {
 void Machine::OnPrepared(Node* node, const Prepared& report) {
   Job* job = Find(report.job());
   if (job == nullptr || job->State() != JOB_STATE_FORMING || job->Stopping() ||
-      report.generation() != job->record.job().generation() || !IsPlacedOn(*job, node->record.name())) {
+      report.generation() != job->record.job().generation() ||
+      !IsPlacedOn(*job, node->record.name())) {
     return;  // Of an attempt that is over.
   }
   if (!report.ok()) {
@@ -42,11 +43,15 @@ void Machine::OnPrepared(Node* node, const Prepared& report) {
 
 void Machine::OnRank(Node* node, const RankUpdate& update) {
   Job* job = Find(update.job());
-  if (job == nullptr || (job->State() != JOB_STATE_RUNNING && job->State() != JOB_STATE_FINISHING)) return;
+  if (job == nullptr || (job->State() != JOB_STATE_RUNNING && job->State() != JOB_STATE_FINISHING))
+    return;
   ringd::cluster::v1::Job& shown = *job->record.mutable_job();
-  if (update.generation() != shown.generation() || update.rank() < 0 || update.rank() >= shown.rank_size()) return;
+  if (update.generation() != shown.generation() || update.rank() < 0 ||
+      update.rank() >= shown.rank_size())
+    return;
   Rank* rank = shown.mutable_rank(update.rank());
-  if (rank->node() != node->record.name() || Ended(*rank)) return;  // Not its rank, or known already.
+  if (rank->node() != node->record.name() || Ended(*rank))
+    return;  // Not its rank, or known already.
   if (update.pid() != 0) {
     job->started += rank->pid() == 0;
     rank->set_pid(update.pid());
@@ -77,8 +82,9 @@ void Machine::OnRankEnd(Job* job, Rank* rank, const Node& node, const RankUpdate
   if (job->State() != JOB_STATE_RUNNING || job->ended < shown.rank_size()) return;
   if (!shown.has_first_failure()) {
     return BeginStop(job, JOB_STATE_SUCCEEDED, 0,
-                     shown.rank_size() == 1 ? "its rank exited with code 0"
-                                            : absl::StrCat("all ", shown.rank_size(), " ranks exited with code 0"));
+                     shown.rank_size() == 1
+                         ? "its rank exited with code 0"
+                         : absl::StrCat("all ", shown.rank_size(), " ranks exited with code 0"));
   }
   BeginStop(job, JOB_STATE_FAILED, shown.exit_code(), shown.first_failure().reason());
 }
@@ -90,7 +96,8 @@ void Machine::OnFailure(Job* job, Rank* rank, const Node& node, const RankUpdate
   if (!shown.has_first_failure()) {
     SetFirstFailure(job, update, name, /*provisional=*/update.followed());
     if (update.followed()) {
-      job->cause_end = now_.steady + options_.cause_wait;  // What it followed has not been reported yet.
+      job->cause_end =
+          now_.steady + options_.cause_wait;  // What it followed has not been reported yet.
     } else {
       BeginStop(job, JOB_STATE_FAILED, shown.exit_code(), shown.first_failure().reason());
     }
@@ -109,7 +116,8 @@ void Machine::OnFailure(Job* job, Rank* rank, const Node& node, const RankUpdate
   }
 }
 
-void Machine::SetFirstFailure(Job* job, const RankUpdate& update, const std::string& node, bool provisional) {
+void Machine::SetFirstFailure(Job* job, const RankUpdate& update, const std::string& node,
+                              bool provisional) {
   ringd::cluster::v1::Job& shown = *job->record.mutable_job();
   if (shown.has_first_failure() && shown.first_failure().rank() < shown.rank_size()) {
     shown.mutable_rank(shown.first_failure().rank())->set_state("followed");
@@ -184,7 +192,8 @@ void Machine::BeginStop(Job* job, JobState next, int exit_code, const std::strin
   job->run_end = absl::InfiniteDuration();
   job->cause_end = absl::InfiniteDuration();
   RefreshReason(job);
-  Log(absl::StrCat("job stops job=", shown.id(), " next=", JobState_Name(next), " reason=\"", reason, "\""));
+  Log(absl::StrCat("job stops job=", shown.id(), " next=", JobState_Name(next), " reason=\"",
+                   reason, "\""));
   Persist(*job);
   Changed(*job);
   for (const GenerationNode& part : record.nodes()) {
@@ -259,16 +268,19 @@ void Machine::RefreshReason(Job* job) {
   std::vector<std::string> waiting;
   std::vector<std::string> away;
   for (const GenerationNode& part : job->record.nodes()) {
-    const auto& done = state == JOB_STATE_FORMING && !job->Stopping() ? job->prepared : job->cleared;
+    const auto& done =
+        state == JOB_STATE_FORMING && !job->Stopping() ? job->prepared : job->cleared;
     if (done.count(part.name()) == 0) waiting.push_back(part.name());
     const auto node = nodes_.find(part.name());
-    if (node != nodes_.end() && node->second.state == Node::State::kAway) away.push_back(part.name());
+    if (node != nodes_.end() && node->second.state == Node::State::kAway)
+      away.push_back(part.name());
   }
   std::string reason;
   if (state == JOB_STATE_FORMING) {
     reason = "forming";
     if (job->Stopping()) absl::StrAppend(&reason, " again: ", job->record.stop_reason());
-    if (!waiting.empty()) absl::StrAppend(&reason, job->Stopping() ? "; " : ": ", "waiting for ", NodeList(waiting));
+    if (!waiting.empty())
+      absl::StrAppend(&reason, job->Stopping() ? "; " : ": ", "waiting for ", NodeList(waiting));
   } else if (state == JOB_STATE_FINISHING) {
     reason = job->record.stop_reason();
     if (!waiting.empty()) absl::StrAppend(&reason, "; waiting for ", NodeList(waiting));

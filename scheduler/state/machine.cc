@@ -16,15 +16,16 @@ using namespace ringd::cluster::v1;  // NOLINT(build/namespaces): the protocol's
 
 namespace {
 
-// A gap between two Apply calls over this means that we were stopped or late ourselves: silence during it proves nothing.
+// A gap between two Apply calls over this means that we were stopped or late ourselves: silence
+// during it proves nothing.
 constexpr absl::Duration kLateness = absl::Seconds(1);
 // Nodes that are lost for longer are forgotten.
 constexpr absl::Duration kLostNodeMemory = absl::Hours(24);
 
 bool ParseId(const std::string& id, uint64_t* number) {
   absl::string_view digits = id;
-  return absl::ConsumePrefix(&digits, "j-") && !digits.empty() && digits[0] != '+' && digits[0] != '-' &&
-         digits[0] != ' ' && absl::SimpleAtoi(digits, number);
+  return absl::ConsumePrefix(&digits, "j-") && !digits.empty() && digits[0] != '+' &&
+         digits[0] != '-' && digits[0] != ' ' && absl::SimpleAtoi(digits, number);
 }
 
 }  // namespace
@@ -91,7 +92,8 @@ std::vector<Action> Machine::Restore(Snapshot snapshot, Now now) {
       }
       if (job.spec.has_deadline() && job.record.job().has_started()) {
         const absl::Time started = absl::FromUnixSeconds(job.record.job().started().seconds());
-        job.run_end = now_.steady + (started - now_.wall) + absl::Seconds(job.spec.deadline().seconds()) +
+        job.run_end = now_.steady + (started - now_.wall) +
+                      absl::Seconds(job.spec.deadline().seconds()) +
                       absl::Nanoseconds(job.spec.deadline().nanos());
       }
       RefreshReason(&job);
@@ -122,7 +124,8 @@ void Machine::On(const SignalEvent& event) {
   if (job == nullptr) return;
   const std::string& id = job->record.job().id();
   if (event.signal < 1 || event.signal > SIGRTMAX) {
-    return Answer(event.call, absl::InvalidArgumentError(absl::StrCat(event.signal, " is no signal")));
+    return Answer(event.call,
+                  absl::InvalidArgumentError(absl::StrCat(event.signal, " is no signal")));
   }
   if (job->State() != JOB_STATE_RUNNING && job->State() != JOB_STATE_FINISHING) {
     return Answer(event.call, absl::FailedPreconditionError(absl::StrCat(id, " is not running")));
@@ -138,8 +141,9 @@ void Machine::On(const SignalEvent& event) {
     Order(node, order);
   }
   if (!away.empty()) {
-    return Answer(event.call, absl::UnavailableError(absl::StrCat(
-                                  NodeList(away), " can't be reached now: its ranks got no signal")));
+    return Answer(event.call,
+                  absl::UnavailableError(absl::StrCat(
+                      NodeList(away), " can't be reached now: its ranks got no signal")));
   }
   Answer(event.call, absl::OkStatus(), id);
 }
@@ -172,7 +176,8 @@ void Machine::TickNodes() {
     switch (node.state) {
       case Node::State::kUp:
         if (now_.steady - node.heard > options_.node_timeout) {
-          NodeLost(&node, absl::StrCat("no heartbeat for ", absl::FormatDuration(options_.node_timeout)));
+          NodeLost(&node,
+                   absl::StrCat("no heartbeat for ", absl::FormatDuration(options_.node_timeout)));
         }
         break;
       case Node::State::kAway:
@@ -205,11 +210,12 @@ void Machine::TickJob(Job* job) {
   }
   if (job->State() == JOB_STATE_RUNNING && now_.steady >= job->run_end) {
     constexpr int kExitDeadline = 124;
-    return BeginStop(job, JOB_STATE_FAILED, kExitDeadline,
-                     absl::StrCat("its deadline of ",
-                                  absl::FormatDuration(absl::Seconds(job->spec.deadline().seconds()) +
-                                                       absl::Nanoseconds(job->spec.deadline().nanos())),
-                                  " has passed"));
+    return BeginStop(
+        job, JOB_STATE_FAILED, kExitDeadline,
+        absl::StrCat("its deadline of ",
+                     absl::FormatDuration(absl::Seconds(job->spec.deadline().seconds()) +
+                                          absl::Nanoseconds(job->spec.deadline().nanos())),
+                     " has passed"));
   }
   if (job->State() == JOB_STATE_RUNNING && now_.steady >= job->cause_end) {
     job->cause_end = absl::InfiniteDuration();
@@ -227,7 +233,9 @@ void Machine::Answer(CallId call, absl::Status status, const std::string& job) {
   actions_.push_back(Reply{call, std::move(status), job});
 }
 
-void Machine::Log(std::string text, bool warning) { actions_.push_back(LogLine{std::move(text), warning}); }
+void Machine::Log(std::string text, bool warning) {
+  actions_.push_back(LogLine{std::move(text), warning});
+}
 
 void Machine::Persist(const Job& job, bool with_spec) {
   actions_.push_back(PersistJob{job.record.job().id(), with_spec});
@@ -288,8 +296,9 @@ absl::StatusOr<std::string> Machine::Resolve(const std::string& name) const {
     return absl::NotFoundError(absl::StrCat("no job ", Truncated(name, kMaxNameBytes),
                                             " (`ringctl list --all` shows those there are)"));
   }
-  return absl::InvalidArgumentError(absl::StrCat(matches.size(), " jobs are called ", name, ": say which by id, ",
-                                                 matches[0], " or ", matches[1]));
+  return absl::InvalidArgumentError(absl::StrCat(matches.size(), " jobs are called ", name,
+                                                 ": say which by id, ", matches[0], " or ",
+                                                 matches[1]));
 }
 
 std::vector<ringd::cluster::v1::Job> Machine::ListJobs(bool all) const {

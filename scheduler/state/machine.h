@@ -40,28 +40,34 @@ struct Snapshot {
   std::vector<v1::NodeRecord> nodes;
 };
 
-// All state of the scheduler and its rules: (state, event, now) -> actions. No I/O, no clock, no threads: the same code runs
-// in the server and in a simulator.
+// All state of the scheduler and its rules: (state, event, now) -> actions. No I/O, no clock, no
+// threads: the same code runs in the server and in a simulator.
 //
-// Life: construct, Restore once, then Apply for each event in order, a TickEvent at least every kTickInterval.
-// Actions are to be carried out in the order given, writes of a batch of Apply calls first.
+// Life: construct, Restore once, then Apply for each event in order, a TickEvent at least every
+// kTickInterval. Actions are to be carried out in the order given, writes of a batch of Apply calls
+// first.
 //
-// A job's life: queued -> forming (Prepare on all its nodes) -> running (all prepared: committed, Start) -> finishing (Stop
-// on all its nodes; next_state is decided) -> its end, when each of its nodes has cleared it or is lost.
+// A job's life: queued -> forming (Prepare on all its nodes) -> running (all prepared: committed,
+// Start) -> finishing (Stop on all its nodes; next_state is decided) -> its end, when each of its
+// nodes has cleared it or is lost.
 //
 // Thread-compatible: external synchronisation.
 class Machine {
  public:
   struct Options {
-    bool embedded = false;     // One private daemon: its end is the end of its jobs; submissions wait for it to join.
-    absl::Duration node_timeout = absl::Seconds(5);       // Silence after which a node is lost.
-    absl::Duration reattach_timeout = absl::Seconds(60);  // For a daemon whose stream was reset, or after our restart.
+    bool embedded = false;  // One private daemon: its end is the end of its jobs; submissions wait
+                            // for it to join.
+    absl::Duration node_timeout = absl::Seconds(5);  // Silence after which a node is lost.
+    absl::Duration reattach_timeout =
+        absl::Seconds(60);  // For a daemon whose stream was reset, or after our restart.
     absl::Duration heartbeat_interval = absl::Seconds(1);
-    absl::Duration hold_lease = absl::Seconds(10);        // Embedded: none.
-    absl::Duration stop_notice = absl::Seconds(2);        // For survivors of a failure to end by themselves.
+    absl::Duration hold_lease = absl::Seconds(10);  // Embedded: none.
+    absl::Duration stop_notice =
+        absl::Seconds(2);  // For survivors of a failure to end by themselves.
     absl::Duration default_grace = absl::Seconds(30);
     absl::Duration form_timeout = absl::Seconds(30);
-    absl::Duration cause_wait = absl::Seconds(1);  // For the report of the failure that others have followed.
+    absl::Duration cause_wait =
+        absl::Seconds(1);  // For the report of the failure that others have followed.
   };
   using RandomBytes = std::function<std::string(size_t count)>;
 
@@ -76,7 +82,8 @@ class Machine {
   // Null: no such job.
   const v1::JobRecord* FindRecord(const std::string& id) const;
   const ringd::cluster::v1::JobSpec* FindSpec(const std::string& id) const;
-  // Id of the job that `name` (an id, or the name of one job not yet finished) means. NOT_FOUND; INVALID_ARGUMENT: several.
+  // Id of the job that `name` (an id, or the name of one job not yet finished) means. NOT_FOUND;
+  // INVALID_ARGUMENT: several.
   absl::StatusOr<std::string> Resolve(const std::string& name) const;
   // In order of submission; without their ranks.
   std::vector<ringd::cluster::v1::Job> ListJobs(bool all) const;
@@ -112,8 +119,9 @@ class Machine {
     ringd::cluster::v1::JobSpec spec;
     Shape shape;
     std::set<std::string> prepared;  // Nodes of this generation.
-    std::set<std::string> cleared;   // Nodes that hold nothing of this generation any more, or are lost.
-    int started = 0;                 // Ranks that have a process, or had one.
+    std::set<std::string>
+        cleared;      // Nodes that hold nothing of this generation any more, or are lost.
+    int started = 0;  // Ranks that have a process, or had one.
     int ended = 0;
     int holders = 0;
     absl::Duration form_end = absl::InfiniteDuration();
@@ -122,7 +130,9 @@ class Machine {
     absl::Duration cause_end = absl::InfiniteDuration();
     absl::Duration retry_at = -absl::InfiniteDuration();
 
-    bool Stopping() const { return record.next_state() != ringd::cluster::v1::JOB_STATE_UNSPECIFIED; }
+    bool Stopping() const {
+      return record.next_state() != ringd::cluster::v1::JOB_STATE_UNSPECIFIED;
+    }
     ringd::cluster::v1::JobState State() const { return record.job().state(); }
   };
 
@@ -147,7 +157,8 @@ class Machine {
   void TickJob(Job* job);
 
   // queue.cc
-  absl::Status CheckSubmission(const SubmitEvent& event, ringd::cluster::v1::JobSpec* spec, Shape* shape) const;
+  absl::Status CheckSubmission(const SubmitEvent& event, ringd::cluster::v1::JobSpec* spec,
+                               Shape* shape) const;
   Job* AddJob(const SubmitEvent& event, ringd::cluster::v1::JobSpec spec, Shape shape);
   ClusterView View() const;
   void Schedule();
@@ -164,11 +175,12 @@ class Machine {
                  const ringd::cluster::v1::RankUpdate& update);
   void OnFailure(Job* job, ringd::cluster::v1::Rank* rank, const Node& node,
                  const ringd::cluster::v1::RankUpdate& update);
-  void SetFirstFailure(Job* job, const ringd::cluster::v1::RankUpdate& update, const std::string& node,
-                       bool provisional);
+  void SetFirstFailure(Job* job, const ringd::cluster::v1::RankUpdate& update,
+                       const std::string& node, bool provisional);
   void OnCleared(Node* node, const ringd::cluster::v1::JobCleared& report);
   void FailForNode(Job* job, const Node& node, const std::string& why);
-  void BeginStop(Job* job, ringd::cluster::v1::JobState next, int exit_code, const std::string& reason);
+  void BeginStop(Job* job, ringd::cluster::v1::JobState next, int exit_code,
+                 const std::string& reason);
   void SendStop(const Job& job, const Node& node);
   void Cleared(Job* job, Node* node);
   void MaybeFinish(Job* job);
@@ -201,10 +213,10 @@ class Machine {
 
   std::map<std::string, Node> nodes_;
   std::map<ConnectionId, std::string> connections_;
-  std::map<uint64_t, Job> jobs_;                     // By number.
-  std::set<uint64_t> active_;                        // Not finished.
-  std::set<uint64_t> queue_;                         // Queued.
-  std::map<std::string, uint64_t> requests_;         // "uid:request id".
+  std::map<uint64_t, Job> jobs_;              // By number.
+  std::set<uint64_t> active_;                 // Not finished.
+  std::set<uint64_t> queue_;                  // Queued.
+  std::map<std::string, uint64_t> requests_;  // "uid:request id".
   size_t finished_count_ = 0;
 
   // Of the Apply call in progress.

@@ -15,7 +15,9 @@
 
 namespace ringd::scheduler {
 
-inline Caller UserCaller(uint32_t uid = 1000) { return {uid, uid, absl::StrCat("user", uid), uid == 0}; }
+inline Caller UserCaller(uint32_t uid = 1000) {
+  return {uid, uid, absl::StrCat("user", uid), uid == 0};
+}
 
 class MachineHarness {
  public:
@@ -24,7 +26,8 @@ class MachineHarness {
   // A new process on the same store: connections are gone.
   void Restart() {
     ++term;
-    machine = std::make_unique<Machine>(options_, [this](size_t count) { return std::string(count, 'a' + ++random_ % 26); });
+    machine = std::make_unique<Machine>(
+        options_, [this](size_t count) { return std::string(count, 'a' + ++random_ % 26); });
     Snapshot snapshot;
     snapshot.term = term;
     snapshot.next_number = next_number_;
@@ -97,8 +100,8 @@ class MachineHarness {
     return LastReply().status;
   }
 
-  void Prepared(ConnectionId id, const std::string& job, bool ok = true, const std::string& reason = "",
-                bool bad_input = false) {
+  void Prepared(ConnectionId id, const std::string& job, bool ok = true,
+                const std::string& reason = "", bool bad_input = false) {
     ringd::cluster::v1::NodeReport report;
     report.mutable_prepared()->set_job(job);
     report.mutable_prepared()->set_generation(Generation(job));
@@ -115,8 +118,8 @@ class MachineHarness {
     update.set_pid(pid);
     return update;
   }
-  ringd::cluster::v1::RankUpdate Exit(const std::string& job, int rank, int code, int signal = 0, int64_t at_us = 0,
-                                      bool followed = false) {
+  ringd::cluster::v1::RankUpdate Exit(const std::string& job, int rank, int code, int signal = 0,
+                                      int64_t at_us = 0, bool followed = false) {
     ringd::cluster::v1::RankUpdate update = Update(job, rank, 100 + rank);
     update.set_exited(true);
     update.set_exit_code(code);
@@ -130,7 +133,9 @@ class MachineHarness {
     *report.mutable_rank() = update;
     Apply(NodeReportEvent{id, report});
   }
-  void Started(ConnectionId id, const std::string& job, int rank) { Report(id, Update(job, rank, 100 + rank)); }
+  void Started(ConnectionId id, const std::string& job, int rank) {
+    Report(id, Update(job, rank, 100 + rank));
+  }
   void Cleared(ConnectionId id, const std::string& job, uint64_t generation = 0) {
     ringd::cluster::v1::NodeReport report;
     report.mutable_cleared()->set_job(job);
@@ -138,7 +143,9 @@ class MachineHarness {
     Apply(NodeReportEvent{id, report});
   }
 
-  const ringd::cluster::v1::Job& Shown(const std::string& job) const { return machine->FindRecord(job)->job(); }
+  const ringd::cluster::v1::Job& Shown(const std::string& job) const {
+    return machine->FindRecord(job)->job();
+  }
   ringd::cluster::v1::JobState State(const std::string& job) const { return Shown(job).state(); }
   uint64_t Generation(const std::string& job) const { return Shown(job).generation(); }
   std::string NodeStateOf(const std::string& name) const {
@@ -196,7 +203,8 @@ class MachineHarness {
     next_number_ = machine->next_number();
     for (Action& action : actions) {
       if (auto* reply = std::get_if<Reply>(&action)) replies.push_back(*reply);
-      if (auto* order = std::get_if<SendOrder>(&action)) orders[order->connection].push_back(std::move(order->order));
+      if (auto* order = std::get_if<SendOrder>(&action))
+        orders[order->connection].push_back(std::move(order->order));
       if (auto* close = std::get_if<CloseConnection>(&action)) closed.push_back(*close);
     }
   }

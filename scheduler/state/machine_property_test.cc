@@ -1,5 +1,7 @@
-// Random events against the machine and simulated daemons: crashes, restarts, partitions, delays. What must hold always:
-//   1. no node ever runs more ranks than it has slots (the daemons' truth, not the scheduler's books);
+// Random events against the machine and simulated daemons: crashes, restarts, partitions, delays.
+// What must hold always:
+//   1. no node ever runs more ranks than it has slots (the daemons' truth, not the scheduler's
+//   books);
 //   2. at most one generation of a job is ever started;
 //   3. a final state never changes, and no acknowledged job is forgotten by a restart;
 //   4. once faults stop, every job that fits ends.
@@ -63,38 +65,55 @@ class Simulation {
     Heal();
     for (int step = 0; step < 4000 && !testing::Test::HasFailure(); ++step) Quiet();
     for (const std::string& id : acknowledged_) {
-      EXPECT_TRUE(h_.Shown(id).has_finished()) << h_.machine->FindRecord(id)->ShortDebugString() << "\n" << Truth();
+      EXPECT_TRUE(h_.Shown(id).has_finished())
+          << h_.machine->FindRecord(id)->ShortDebugString() << "\n"
+          << Truth();
     }
   }
 
  private:
   std::string Truth() const {
     std::string text;
-    for (const NodeState& node : h_.machine->ListNodes()) absl::StrAppend(&text, node.ShortDebugString(), "\n");
+    for (const NodeState& node : h_.machine->ListNodes())
+      absl::StrAppend(&text, node.ShortDebugString(), "\n");
     for (const Daemon& daemon : daemons_) {
-      absl::StrAppend(&text, "daemon ", daemon.name, " welcomed=", daemon.welcomed, " inbox=", daemon.inbox.size(),
-                      " outbox=", daemon.outbox.size(), ":");
+      absl::StrAppend(&text, "daemon ", daemon.name, " welcomed=", daemon.welcomed,
+                      " inbox=", daemon.inbox.size(), " outbox=", daemon.outbox.size(), ":");
       for (const auto& [id, job] : daemon.jobs) {
-        absl::StrAppend(&text, " ", id, ".", job.generation, " phase=", job.phase, " alive=", job.alive.size());
+        absl::StrAppend(&text, " ", id, ".", job.generation, " phase=", job.phase,
+                        " alive=", job.alive.size());
       }
       absl::StrAppend(&text, "\n");
     }
     return text;
   }
   int Pick(int count) { return static_cast<int>(random_() % static_cast<uint64_t>(count)); }
-  Daemon& PickDaemon() { return daemons_[static_cast<size_t>(Pick(static_cast<int>(daemons_.size())))]; }
+  Daemon& PickDaemon() {
+    return daemons_[static_cast<size_t>(Pick(static_cast<int>(daemons_.size())))];
+  }
 
   void Step() {
     switch (Pick(20)) {
-      case 0: case 1: return Submit();
-      case 2: return Cancel();
-      case 3: return Advance(absl::Milliseconds(250 * (1 + Pick(20))));
-      case 4: return RankEnds(Pick(3) == 0);
-      case 5: return RankEnds(true);
-      case 6: return Pick(4) == 0 ? CrashDaemon(PickDaemon(), Pick(2) == 0) : Connect(PickDaemon());
-      case 7: if (Pick(6) == 0) PickDaemon().partitioned ^= true; return;
-      case 8: return Pick(8) == 0 ? RestartScheduler() : Deliver();
-      default: return Deliver();
+      case 0:
+      case 1:
+        return Submit();
+      case 2:
+        return Cancel();
+      case 3:
+        return Advance(absl::Milliseconds(250 * (1 + Pick(20))));
+      case 4:
+        return RankEnds(Pick(3) == 0);
+      case 5:
+        return RankEnds(true);
+      case 6:
+        return Pick(4) == 0 ? CrashDaemon(PickDaemon(), Pick(2) == 0) : Connect(PickDaemon());
+      case 7:
+        if (Pick(6) == 0) PickDaemon().partitioned ^= true;
+        return;
+      case 8:
+        return Pick(8) == 0 ? RestartScheduler() : Deliver();
+      default:
+        return Deliver();
     }
   }
   void Quiet() {
@@ -128,7 +147,8 @@ class Simulation {
       h_.now.steady += kTickInterval;
       h_.now.wall += kTickInterval;
       for (Daemon& daemon : daemons_) {
-        if (daemon.welcomed && !daemon.partitioned) h_.Apply(NodeReportEvent{daemon.connection, {}});
+        if (daemon.welcomed && !daemon.partitioned)
+          h_.Apply(NodeReportEvent{daemon.connection, {}});
       }
       h_.Apply(TickEvent{});
       Drain();
@@ -258,7 +278,8 @@ class Simulation {
       return;
     }
     auto [known, fresh] = started_.emplace(start.job(), start.generation());
-    EXPECT_EQ(known->second, start.generation()) << start.job() << " was started in two generations";
+    EXPECT_EQ(known->second, start.generation())
+        << start.job() << " was started in two generations";
     HeldJob& job = it->second;
     job.phase = HeldJob::kRunning;
     for (auto& [rank, update] : job.last) {
@@ -270,7 +291,8 @@ class Simulation {
   }
   void OnStop(Daemon& daemon, const std::string& id) {
     const auto it = daemon.jobs.find(id);
-    if (it == daemon.jobs.end() || it->second.phase == HeldJob::kCleared) return SayCleared(daemon, id);
+    if (it == daemon.jobs.end() || it->second.phase == HeldJob::kCleared)
+      return SayCleared(daemon, id);
     HeldJob& job = it->second;
     if (job.phase == HeldJob::kPrepared) return Clear(daemon, id, &job);
     while (!job.alive.empty()) EndRank(daemon, id, &job, *job.alive.begin(), 15, true);
@@ -279,7 +301,8 @@ class Simulation {
     job->phase = HeldJob::kCleared;
     SayCleared(daemon, id);
   }
-  void EndRank(Daemon& daemon, const std::string& id, HeldJob* job, int rank, int signal, bool followed) {
+  void EndRank(Daemon& daemon, const std::string& id, HeldJob* job, int rank, int signal,
+               bool followed) {
     job->alive.erase(rank);
     RankUpdate& update = job->last[rank];
     update.set_exited(true);

@@ -321,7 +321,8 @@ TEST_F(MachineTest, Prepare_FailsAlways_GivesUp) {
     ClearBoth(job);
   }
   EXPECT_EQ(h_.State(job), JOB_STATE_FAILED);
-  EXPECT_EQ(h_.Shown(job).reason(), "its ring could not be formed in 5 attempts: node a: can't reach b:7472");
+  EXPECT_EQ(h_.Shown(job).reason(),
+            "its ring could not be formed in 5 attempts: node a: can't reach b:7472");
 }
 
 TEST_F(MachineTest, Prepare_NoAnswer_FormsAgain) {
@@ -429,7 +430,8 @@ TEST_F(MachineTest, Node_SecondDaemonOfOneName_IsRefusedWhileTheFirstLives) {
   NodeHello other = h_.Hello("a", 8);
   other.set_data_address("elsewhere:7472");
   const ConnectionId second = h_.Join(other);
-  EXPECT_THAT(h_.Last(second, NodeOrder::kRefuse).refuse().reason(), HasSubstr("node a is here already"));
+  EXPECT_THAT(h_.Last(second, NodeOrder::kRefuse).refuse().reason(),
+              HasSubstr("node a is here already"));
   EXPECT_EQ(h_.closed.back().connection, second);
   EXPECT_EQ(h_.NodeStateOf("a"), "up");
 }

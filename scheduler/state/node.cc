@@ -27,31 +27,39 @@ void SetDuration(absl::Duration duration, google::protobuf::Duration* proto) {
 
 absl::Status Machine::CheckHello(const NodeHello& hello) const {
   const std::string& name = hello.name();
-  if (name.empty() || name.size() > kMaxNodeNameBytes || !std::all_of(name.begin(), name.end(), [](char c) {
-        return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' || c == '.';
+  if (name.empty() || name.size() > kMaxNodeNameBytes ||
+      !std::all_of(name.begin(), name.end(), [](char c) {
+        return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' ||
+               c == '.';
       })) {
     return absl::InvalidArgumentError(
-        "a node's name is 1 to 64 letters, digits, '-', '_' or '.': choose another for this daemon");
+        "a node's name is 1 to 64 letters, digits, '-', '_' or '.': choose another for this "
+        "daemon");
   }
   if (hello.slots() < 0 || hello.slots() > kMaxSlotsPerNode) {
-    return absl::InvalidArgumentError(absl::StrCat("slots = ", hello.slots(), " is not 0 to ", kMaxSlotsPerNode));
+    return absl::InvalidArgumentError(
+        absl::StrCat("slots = ", hello.slots(), " is not 0 to ", kMaxSlotsPerNode));
   }
   if (hello.data_address().empty() || hello.data_address().size() > kMaxAddressBytes) {
     return absl::InvalidArgumentError("data_address is empty or longer than 256 bytes");
   }
   if (nodes_.size() >= kMaxNodes && nodes_.count(name) == 0) {
-    return absl::ResourceExhaustedError(absl::StrCat("this scheduler knows ", nodes_.size(), " nodes already"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("this scheduler knows ", nodes_.size(), " nodes already"));
   }
   return absl::OkStatus();
 }
 
-// Two daemons of one name would take the ring from one another for ever: the second is refused while the first is alive.
+// Two daemons of one name would take the ring from one another for ever: the second is refused
+// while the first is alive.
 bool Machine::RefuseDouble(const NodeJoinedEvent& event, const Node& node) {
-  const bool same = node.pid == event.hello.pid() || node.record.data_address() == event.hello.data_address();
-  if (node.connection == 0 || same || now_.steady - node.heard > 2 * options_.heartbeat_interval) return false;
+  const bool same =
+      node.pid == event.hello.pid() || node.record.data_address() == event.hello.data_address();
+  if (node.connection == 0 || same || now_.steady - node.heard > 2 * options_.heartbeat_interval)
+    return false;
   const std::string reason =
-      absl::StrCat("node ", node.record.name(), " is here already (pid ", node.pid, ", ", node.record.data_address(),
-                   "): give this daemon another name");
+      absl::StrCat("node ", node.record.name(), " is here already (pid ", node.pid, ", ",
+                   node.record.data_address(), "): give this daemon another name");
   NodeOrder order;
   order.mutable_refuse()->set_reason(reason);
   actions_.push_back(SendOrder{event.connection, std::move(order)});
@@ -63,8 +71,8 @@ bool Machine::RefuseDouble(const NodeJoinedEvent& event, const Node& node) {
 void Machine::On(const NodeJoinedEvent& event) {
   const NodeHello& hello = event.hello;
   if (hello.term() > term_) {
-    const std::string reason = absl::StrCat("node ", hello.name(), " follows a scheduler of term ", hello.term(),
-                                            ", this one has term ", term_);
+    const std::string reason = absl::StrCat("node ", hello.name(), " follows a scheduler of term ",
+                                            hello.term(), ", this one has term ", term_);
     Log(reason, /*warning=*/true);
     actions_.push_back(CloseConnection{event.connection, absl::FailedPreconditionError(reason)});
     return;
@@ -106,8 +114,8 @@ void Machine::TakeUp(Node* node, const NodeJoinedEvent& event) {
   connections_[event.connection] = hello.name();
   joined_once_ = true;
   actions_.push_back(PersistNode{hello.name()});
-  Log(absl::StrCat("node joined node=", hello.name(), " slots=", hello.slots(), " pid=", hello.pid(),
-                   " jobs=", hello.jobs_size()));
+  Log(absl::StrCat("node joined node=", hello.name(), " slots=", hello.slots(),
+                   " pid=", hello.pid(), " jobs=", hello.jobs_size()));
   NodeOrder order;
   NodeWelcome& welcome = *order.mutable_welcome();
   welcome.set_term(term_);
@@ -127,9 +135,11 @@ void Machine::SyncJobs(Node* node, const NodeHello& hello) {
       SyncHeldJob(node, job, running);
       continue;
     }
-    // Finished, moved on without this node, or never ours: it must go, and its slots are taken until it has.
+    // Finished, moved on without this node, or never ours: it must go, and its slots are taken
+    // until it has.
     Hold(node, running.job(), running.ranks_size());
-    Log(absl::StrCat("node holds a job that is over node=", name, " job=", running.job()), /*warning=*/true);
+    Log(absl::StrCat("node holds a job that is over node=", name, " job=", running.job()),
+        /*warning=*/true);
     NodeOrder order;
     order.mutable_stop()->set_job(running.job());
     order.mutable_stop()->set_reason("the scheduler has ended this job on this node");
@@ -154,9 +164,10 @@ void Machine::SyncHeldJob(Node* node, Job* job, const RunningJob& running) {
     const bool pending = std::any_of(ranks.begin(), ranks.end(), [&](const Rank& rank) {
       return rank.node() == node->record.name() && rank.state() == "pending";
     });
-    const bool started = std::any_of(running.ranks().begin(), running.ranks().end(), [](const RankUpdate& rank) {
-      return rank.pid() != 0 || rank.exited() || rank.start_failed();
-    });
+    const bool started =
+        std::any_of(running.ranks().begin(), running.ranks().end(), [](const RankUpdate& rank) {
+          return rank.pid() != 0 || rank.exited() || rank.start_failed();
+        });
     if (pending && !started) Order(*node, std::move(order));
   }
   for (RankUpdate update : running.ranks()) {
@@ -227,7 +238,8 @@ void Machine::NodeAway(Node* node) {
   node->state = Node::State::kAway;
   node->connection = 0;
   node->away_end = now_.steady + options_.reattach_timeout;
-  node->reason = absl::StrCat("waiting up to ", absl::FormatDuration(options_.reattach_timeout), " for its daemon");
+  node->reason = absl::StrCat("waiting up to ", absl::FormatDuration(options_.reattach_timeout),
+                              " for its daemon");
 }
 
 void Machine::NodeLost(Node* node, const std::string& why) {
@@ -235,7 +247,8 @@ void Machine::NodeLost(Node* node, const std::string& why) {
   Log(absl::StrCat("node lost node=", name, " reason=\"", why, "\""), /*warning=*/true);
   if (node->connection != 0) {
     connections_.erase(node->connection);
-    actions_.push_back(CloseConnection{node->connection, absl::UnavailableError(absl::StrCat("node lost: ", why))});
+    actions_.push_back(CloseConnection{node->connection,
+                                       absl::UnavailableError(absl::StrCat("node lost: ", why))});
   }
   node->connection = 0;
   node->state = Node::State::kLost;
@@ -295,7 +308,9 @@ std::vector<NodeState> Machine::ListNodes() const {
   for (const auto& [name, node] : nodes_) {
     NodeState& row = list.emplace_back();
     row.set_name(name);
-    row.set_state(node.state == Node::State::kUp ? "up" : node.state == Node::State::kAway ? "away" : "lost");
+    row.set_state(node.state == Node::State::kUp     ? "up"
+                  : node.state == Node::State::kAway ? "away"
+                                                     : "lost");
     row.set_slots(node.record.slots());
     row.set_used(node.used);
     row.set_reason(node.reason);
@@ -319,7 +334,8 @@ absl::Status Machine::CheckInvariants() const {
   for (const auto& [name, node] : nodes_) {
     int sum = 0;
     for (const auto& [id, slots] : node.held) sum += slots;
-    if (sum != node.used) return absl::InternalError(absl::StrCat(name, ": used is not the sum of what is held"));
+    if (sum != node.used)
+      return absl::InternalError(absl::StrCat(name, ": used is not the sum of what is held"));
     if ((node.connection != 0) != (node.state == Node::State::kUp)) {
       return absl::InternalError(absl::StrCat(name, ": up without a connection, or the reverse"));
     }
@@ -337,7 +353,8 @@ absl::Status Machine::CheckInvariants() const {
       if (job.cleared.count(part.name()) != 0) continue;
       const auto node = nodes_.find(part.name());
       if (node == nodes_.end() || node->second.held.count(shown.id()) == 0) {
-        return absl::InternalError(absl::StrCat(shown.id(), ": ranks without slots on ", part.name()));
+        return absl::InternalError(
+            absl::StrCat(shown.id(), ": ranks without slots on ", part.name()));
       }
     }
   }

@@ -1,10 +1,11 @@
 // Submission, placement and the two phases of forming a ring.
+#include "scheduler/policy/queue.h"
+
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "scheduler/policy/queue.h"
 #include "scheduler/state/machine.h"
 #include "scheduler/state/text.h"
 
@@ -40,8 +41,8 @@ absl::Status Machine::CheckSubmission(const SubmitEvent& event, JobSpec* spec, S
     if (absl::Status status = CheckHosts(*shape, View()); !status.ok()) return status;
   }
   if (active_.size() >= kMaxActiveJobs) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(active_.size(), " jobs wait or run already; submit again when some have finished"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        active_.size(), " jobs wait or run already; submit again when some have finished"));
   }
   return absl::OkStatus();
 }
@@ -91,8 +92,8 @@ void Machine::On(const SubmitEvent& event) {
   if (job->State() == JOB_STATE_QUEUED && !job->spec.queue() && !wait_for_nodes) {
     absl::string_view reason = job->record.job().reason();
     absl::ConsumePrefix(&reason, "queued: ");
-    Answer(event.call,
-           absl::ResourceExhaustedError(absl::StrCat(reason, " (--queue waits until it can start)")));
+    Answer(event.call, absl::ResourceExhaustedError(
+                           absl::StrCat(reason, " (--queue waits until it can start)")));
     queue_.erase(number);
     active_.erase(number);
     jobs_.erase(number);
@@ -187,8 +188,8 @@ void Machine::StartForming(Job* job, const Placement& placement, const ClusterVi
     Hold(&nodes_[part.name()], shown.id(), part.rank_count());
     *record.add_nodes() = std::move(part);
   }
-  Log(absl::StrCat("job placed job=", shown.id(), " generation=", shown.generation(), " on=\"", placement.reason,
-                   "\""));
+  Log(absl::StrCat("job placed job=", shown.id(), " generation=", shown.generation(), " on=\"",
+                   placement.reason, "\""));
   RefreshReason(job);
   Persist(*job);
   Changed(*job);
@@ -236,11 +237,13 @@ void Machine::Commit(Job* job) {
 void Machine::FormAgain(Job* job, const std::string& why) {
   job->record.set_form_attempts(job->record.form_attempts() + 1);
   const int attempts = job->record.form_attempts();
-  Log(absl::StrCat("ring not formed job=", job->record.job().id(), " attempt=", attempts, " reason=\"", why, "\""),
+  Log(absl::StrCat("ring not formed job=", job->record.job().id(), " attempt=", attempts,
+                   " reason=\"", why, "\""),
       /*warning=*/true);
   if (attempts >= kMaxFormAttempts) {
-    return BeginStop(job, JOB_STATE_FAILED, 1,
-                     absl::StrCat("its ring could not be formed in ", attempts, " attempts: ", why));
+    return BeginStop(
+        job, JOB_STATE_FAILED, 1,
+        absl::StrCat("its ring could not be formed in ", attempts, " attempts: ", why));
   }
   job->retry_at = now_.steady + attempts * kFormBackoff;
   BeginStop(job, JOB_STATE_QUEUED, 0, why);
@@ -250,8 +253,9 @@ void Machine::BackToQueue(Job* job) {
   v1::JobRecord& record = job->record;
   ringd::cluster::v1::Job& shown = *record.mutable_job();
   if (shown.state() != JOB_STATE_QUEUED) {
-    shown.set_reason(record.stop_reason().empty() ? "queued: the scheduler was restarted"
-                                                  : absl::StrCat("queued: again, since ", record.stop_reason()));
+    shown.set_reason(record.stop_reason().empty()
+                         ? "queued: the scheduler was restarted"
+                         : absl::StrCat("queued: again, since ", record.stop_reason()));
   }
   shown.set_state(JOB_STATE_QUEUED);
   shown.clear_rank();

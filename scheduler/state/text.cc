@@ -49,7 +49,8 @@ std::string LastLine(const std::string& text) {
   while (end > 0) {
     const size_t newline = text.find_last_of('\n', end - 1);
     const size_t begin = newline == std::string::npos ? 0 : newline + 1;
-    const std::string line(absl::StripAsciiWhitespace(absl::string_view(text).substr(begin, end - begin)));
+    const std::string line(
+        absl::StripAsciiWhitespace(absl::string_view(text).substr(begin, end - begin)));
     if (!line.empty()) return line;
     if (newline == std::string::npos) break;
     end = newline;
@@ -67,7 +68,8 @@ std::string FailureSentence(const ringd::cluster::v1::RankUpdate& update, const 
     absl::StrAppend(&text, " exited with code ", update.exit_code());
   }
   if (!update.reason().empty()) {
-    absl::StrAppend(&text, update.start_failed() ? ": " : " (", update.reason(), update.start_failed() ? "" : ")");
+    absl::StrAppend(&text, update.start_failed() ? ": " : " (", update.reason(),
+                    update.start_failed() ? "" : ")");
   }
   if (const std::string line = LastLine(update.stderr_tail()); !line.empty()) {
     absl::StrAppend(&text, ": ", line);

@@ -26,10 +26,12 @@ std::string NodeList(const std::vector<std::string>& names);
 // The last line with something in it.
 std::string LastLine(const std::string& text);
 
-// "rank 1 on node b exited with code 3: ValueError: x", "rank 1 on node b was killed by SIGKILL (OOM-killed ...)".
+// "rank 1 on node b exited with code 3: ValueError: x", "rank 1 on node b was killed by SIGKILL
+// (OOM-killed ...)".
 std::string FailureSentence(const ringd::cluster::v1::RankUpdate& update, const std::string& node);
 
-// 1..255: the exit code, or 128 + signal; a rank that couldn't be started is 127 where it has no code.
+// 1..255: the exit code, or 128 + signal; a rank that couldn't be started is 127 where it has no
+// code.
 int ExitCodeOf(const ringd::cluster::v1::RankUpdate& update);
 
 }  // namespace ringd::scheduler

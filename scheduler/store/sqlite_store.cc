@@ -45,7 +45,8 @@ class Statement {
     return *this;
   }
   Statement& BindText(int index, const std::string& text) {
-    sqlite3_bind_text(statement_, index, text.data(), static_cast<int>(text.size()), SQLITE_TRANSIENT);
+    sqlite3_bind_text(statement_, index, text.data(), static_cast<int>(text.size()),
+                      SQLITE_TRANSIENT);
     return *this;
   }
   // SQLITE_ROW, SQLITE_DONE or an error.
@@ -54,7 +55,8 @@ class Statement {
   std::string Blob(int column) const {
     const void* data = sqlite3_column_blob(statement_, column);
     const int size = sqlite3_column_bytes(statement_, column);
-    return data == nullptr ? std::string() : std::string(static_cast<const char*>(data), static_cast<size_t>(size));
+    return data == nullptr ? std::string()
+                           : std::string(static_cast<const char*>(data), static_cast<size_t>(size));
   }
 
  private:
@@ -79,7 +81,8 @@ class SqliteStore : public Store {
   absl::Status LoadJobs(Snapshot* snapshot);
   absl::Status LoadNodes(Snapshot* snapshot);
   absl::Status Error() {
-    return absl::UnavailableError(absl::StrCat(path_, ": ", db_ == nullptr ? "can't open" : sqlite3_errmsg(db_)));
+    return absl::UnavailableError(
+        absl::StrCat(path_, ": ", db_ == nullptr ? "can't open" : sqlite3_errmsg(db_)));
   }
 
   const std::string path_;
@@ -88,7 +91,8 @@ class SqliteStore : public Store {
 };
 
 absl::Status SqliteStore::Execute(const char* sql) {
-  return sqlite3_exec(db_, sql, nullptr, nullptr, nullptr) == SQLITE_OK ? absl::OkStatus() : Error();
+  return sqlite3_exec(db_, sql, nullptr, nullptr, nullptr) == SQLITE_OK ? absl::OkStatus()
+                                                                        : Error();
 }
 
 absl::Status SqliteStore::Done(int rc) { return rc == SQLITE_DONE ? absl::OkStatus() : Error(); }
@@ -107,14 +111,14 @@ absl::Status SqliteStore::Open() {
   {
     Statement pragma(db_, "PRAGMA user_version");
     if (pragma.Step() != SQLITE_ROW) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path_, " is no store of a scheduler (", sqlite3_errmsg(db_), "); move it away"));
+      return absl::InvalidArgumentError(absl::StrCat(path_, " is no store of a scheduler (",
+                                                     sqlite3_errmsg(db_), "); move it away"));
     }
     version = pragma.Int(0);
   }
   if (version > kSchemaVersion) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path_, " was written by a newer ringd-scheduler (format ", version, "); use that"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        path_, " was written by a newer ringd-scheduler (format ", version, "); use that"));
   }
   RINGD_RETURN_IF_ERROR(Execute("PRAGMA journal_mode=WAL"));
   RINGD_RETURN_IF_ERROR(Execute("PRAGMA synchronous=FULL"));
@@ -150,9 +154,11 @@ absl::Status SqliteStore::LoadJobs(Snapshot* snapshot) {
   int rc = SQLITE_ROW;
   while ((rc = statement.Step()) == SQLITE_ROW) {
     Snapshot::StoredJob& job = snapshot->jobs.emplace_back();
-    if (!job.record.ParseFromString(statement.Blob(1)) || !job.spec.ParseFromString(statement.Blob(2)) ||
+    if (!job.record.ParseFromString(statement.Blob(1)) ||
+        !job.spec.ParseFromString(statement.Blob(2)) ||
         static_cast<int64_t>(job.record.number()) != statement.Int(0)) {
-      return absl::DataLossError(absl::StrCat(path_, ": the record of j-", statement.Int(0), " is damaged"));
+      return absl::DataLossError(
+          absl::StrCat(path_, ": the record of j-", statement.Int(0), " is damaged"));
     }
   }
   return Done(rc);
@@ -179,7 +185,8 @@ absl::Status SqliteStore::Write(const Batch& batch) {
       RINGD_RETURN_IF_ERROR(Done(statement.BindBlob(3, job.spec->SerializeAsString()).Step()));
     } else {
       Statement statement(db_, "UPDATE jobs SET record = ? WHERE number = ?");
-      RINGD_RETURN_IF_ERROR(Done(statement.BindBlob(1, job.record->SerializeAsString()).Bind(2, number).Step()));
+      RINGD_RETURN_IF_ERROR(
+          Done(statement.BindBlob(1, job.record->SerializeAsString()).Bind(2, number).Step()));
     }
   }
   for (uint64_t number : batch.deleted_jobs) {
@@ -188,7 +195,8 @@ absl::Status SqliteStore::Write(const Batch& batch) {
   }
   for (const v1::NodeRecord& node : batch.nodes) {
     Statement statement(db_, "INSERT OR REPLACE INTO nodes VALUES (?, ?)");
-    RINGD_RETURN_IF_ERROR(Done(statement.BindText(1, node.name()).BindBlob(2, node.SerializeAsString()).Step()));
+    RINGD_RETURN_IF_ERROR(
+        Done(statement.BindText(1, node.name()).BindBlob(2, node.SerializeAsString()).Step()));
   }
   return absl::OkStatus();
 }
@@ -204,13 +212,17 @@ absl::Status SqliteStore::Commit(const Batch& batch) {
 absl::StatusOr<UniqueFd> LockDirectory(const std::string& directory) {
   std::error_code error;
   const bool made = std::filesystem::create_directories(directory, error);
-  if (error) return absl::InvalidArgumentError(absl::StrCat("state_directory ", directory, ": ", error.message()));
+  if (error)
+    return absl::InvalidArgumentError(
+        absl::StrCat("state_directory ", directory, ": ", error.message()));
   if (made) chmod(directory.c_str(), 0700);
   struct stat info;
-  if (stat(directory.c_str(), &info) != 0 || info.st_uid != geteuid() || (info.st_mode & 022) != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("state_directory ", directory,
-                                                   " is another user's, or others can write to it: chown and chmod "
-                                                   "700 it, or choose another"));
+  if (stat(directory.c_str(), &info) != 0 || info.st_uid != geteuid() ||
+      (info.st_mode & 022) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("state_directory ", directory,
+                     " is another user's, or others can write to it: chown and chmod "
+                     "700 it, or choose another"));
   }
   const std::string path = directory + "/scheduler.lock";
   UniqueFd lock(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
@@ -218,9 +230,9 @@ absl::StatusOr<UniqueFd> LockDirectory(const std::string& directory) {
   if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
     char pid[16] = {};
     const ssize_t count = pread(lock.get(), pid, sizeof(pid) - 1, 0);
-    return absl::AlreadyExistsError(absl::StrCat("another ringd-scheduler (pid ", count > 0 ? pid : "unknown",
-                                                 ") uses state_directory ", directory,
-                                                 "; stop it or choose another directory"));
+    return absl::AlreadyExistsError(absl::StrCat(
+        "another ringd-scheduler (pid ", count > 0 ? pid : "unknown", ") uses state_directory ",
+        directory, "; stop it or choose another directory"));
   }
   const std::string pid = absl::StrCat(getpid());
   if (ftruncate(lock.get(), 0) != 0 || pwrite(lock.get(), pid.data(), pid.size(), 0) < 0) {

@@ -10,9 +10,11 @@
 
 namespace ringd::scheduler {
 
-// Opens DIRECTORY/scheduler.db, made where missing (directory 0700, files 0600: specs hold users' environments).
-//   INVALID_ARGUMENT  the directory can't be made or used, is another user's, or the file is no store of this version
-//   ALREADY_EXISTS    another scheduler uses the directory; the message says which pid
+// Opens DIRECTORY/scheduler.db, made where missing (directory 0700, files 0600: specs hold users'
+// environments).
+//   INVALID_ARGUMENT  the directory can't be made or used, is another user's, or the file is no
+//   store of this version ALREADY_EXISTS    another scheduler uses the directory; the message says
+//   which pid
 absl::StatusOr<std::unique_ptr<Store>> OpenSqliteStore(const std::string& directory);
 
 }  // namespace ringd::scheduler

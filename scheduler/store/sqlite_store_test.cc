@@ -111,7 +111,8 @@ TEST_F(SqliteStoreTest, Open_BadDirectoryOrFile_IsInvalid) {
   EXPECT_EQ(OpenSqliteStore("/proc/nothing").status().code(), absl::StatusCode::kInvalidArgument);
   std::filesystem::create_directories(directory_);
   std::filesystem::permissions(directory_, std::filesystem::perms::all);
-  EXPECT_THAT(std::string(OpenSqliteStore(directory_).status().message()), HasSubstr("others can write"));
+  EXPECT_THAT(std::string(OpenSqliteStore(directory_).status().message()),
+              HasSubstr("others can write"));
   std::filesystem::permissions(directory_, std::filesystem::perms::owner_all);
   std::ofstream(directory_ + "/scheduler.db") << std::string(5000, 'x');
   EXPECT_EQ(OpenSqliteStore(directory_).status().code(), absl::StatusCode::kInvalidArgument);

@@ -23,7 +23,8 @@ class Store {
   struct Batch {
     struct Job {
       const v1::JobRecord* record = nullptr;
-      const ringd::cluster::v1::JobSpec* spec = nullptr;  // Null: as it was. REQUIRES: given for a new job.
+      const ringd::cluster::v1::JobSpec* spec =
+          nullptr;  // Null: as it was. REQUIRES: given for a new job.
     };
     uint64_t next_number = 0;
     std::vector<Job> jobs;
