@@ -312,7 +312,7 @@ absl::Status EngineImpl::BeginJob(const JobGeneration& generation, RingSockets s
   };
   jobs_[name] = std::make_unique<Job>(generation, std::move(communicator), &loop_, incarnation_,
                                       std::move(events));
-  has_rings_ = has_rings_ || generation.layout.node_count() > 1;
+  UpdateRings();
   GetLogger("engine")->info("job prepared job={} generation={} nodes={} local_ranks={}", name,
                             generation.generation, generation.layout.node_count(),
                             generation.layout.local_count());
@@ -362,6 +362,13 @@ void EngineImpl::ReapRemoved() {
     leaving.job.reset();
     leaving.done();
   }
+  UpdateRings();
+}
+
+void EngineImpl::UpdateRings() {
+  has_rings_ = false;
+  for (const auto& [name, job] : jobs_) has_rings_ |= job->has_ring();
+  for (const Leaving& leaving : leaving_) has_rings_ |= leaving.job->has_ring();
 }
 
 absl::StatusOr<int> EngineImpl::AddClient(const std::string& job, int rank, uint64_t arena,

@@ -84,6 +84,7 @@ class EngineImpl : public Engine {
   void OnRingFailed(const std::string& job, const Outcome& outcome);
   void Remove(const std::string& job, const Outcome& outcome, std::function<void()> done);
   void ReapRemoved();
+  void UpdateRings();
   Job* FindJob(const std::string& job);
 
   struct Leaving {

@@ -352,7 +352,18 @@ std::string Job::StallReport(const Waiting& waiting, int64_t now_us) const {
   }
   if (!waiting.missing.empty()) return report;
   if (layout.node_count() == 1) return report + ": it is being carried out";
-  absl::StrAppend(&report, ": all ranks of node ", node, " have called; waits for the other nodes");
+  absl::StrAppend(&report, ": all ranks of node ", node, " have called; waits for");
+  separator = " ";
+  for (int i = 0; i < layout.node_count(); ++i) {
+    const GroupLayout::Node& other = layout.nodes[i];
+    if (i == layout.node_index) continue;
+    absl::StrAppend(&report, separator, "node ", other.name, " (rank ", other.first_rank);
+    if (other.rank_count > 1) {
+      absl::StrAppend(&report, " to ", other.first_rank + other.rank_count - 1);
+    }
+    absl::StrAppend(&report, ")");
+    separator = ", ";
+  }
   return report;
 }
 

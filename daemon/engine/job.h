@@ -41,6 +41,7 @@ class Job {
 
   const std::string& name() const { return generation_.job; }
   uint64_t generation() const { return generation_.generation; }
+  bool has_ring() const { return generation_.layout.node_count() > 1; }
 
   // As Engine's calls of the same names.
   absl::StatusOr<int> AddClient(int rank, uint64_t arena, ArenaSegment segment);

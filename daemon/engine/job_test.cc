@@ -191,7 +191,7 @@ TEST_F(JobTest, Stalls_AreReportedAfterTenSecondsThenAtDoublingAges) {
   EXPECT_EQ(reports_.back(),
             "operation s.1 (allreduce float32[1] average) has waited 100 s: all ranks of node "
             "node-b have called; "
-            "waits for the other nodes");
+            "waits for node node-a (rank 0 to 1)");
   hand_->Finish(0);
   const size_t count = reports_.size();
   check_at(1000);
