@@ -179,9 +179,10 @@ absl::Status RankSpawner::MakeDirectories(const cluster::v1::Prepare& order) con
 }
 
 absl::Status RankSpawner::CheckCommand(const cluster::v1::Prepare& order) const {
-  const int rank = order.nodes(order.node_index()).first_rank();
+  const cluster::v1::GenerationNode& here = order.nodes(order.node_index());
+  const int rank = here.first_rank() + here.rank_count() - 1;  // Has the longest socket path.
   node::v1::WorkerSpec spec = MakeSpec(order, rank);
-  if (spec.worker_socket().size() + 4 >= sizeof(sockaddr_un{}.sun_path)) {
+  if (spec.worker_socket().size() >= sizeof(sockaddr_un{}.sun_path)) {
     return absl::UnavailableError(absl::StrCat("the path of a rank's socket, ",
                                                spec.worker_socket(),
                                                ", is too long; choose a shorter run_directory"));

@@ -1,0 +1,122 @@
+// Collectives from end to end: client, worker, daemon and engine as they ship.
+#include <signal.h>
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/node/test_cluster.h"
+
+namespace ringd::tests {
+namespace {
+
+using cluster::v1::Job;
+using cluster::v1::JobSpec;
+using testing::AllOf;
+using testing::HasSubstr;
+
+std::string CClient() { return TestCluster::Program("examples/c_client/c_client"); }
+std::string CcClient() { return TestCluster::Program("examples/cc_client/cc_client"); }
+
+void ExpectSum(TestCluster& cluster, const JobSpec& spec, const std::string& sum) {
+  const std::string id = cluster.Submit(spec);
+  const Job job = cluster.Wait(id);
+  ASSERT_EQ(job.state(), cluster::v1::JOB_STATE_SUCCEEDED) << job.ShortDebugString();
+  for (int rank = 0; rank < job.ranks(); ++rank) {
+    EXPECT_THAT(cluster.Logs(id, rank), HasSubstr(absl::StrCat(": sum ", sum, " ", sum, "\n")));
+  }
+}
+
+TEST(ClientTest, Allreduce_CClientsOnOneNode_AllHaveTheSum) {
+  TestCluster cluster;
+  cluster.StartDaemon("a");
+  ExpectSum(cluster, cluster.Shell(CClient(), 4), "10 10");  // 1 + 2 + 3 + 4.
+}
+
+TEST(ClientTest, Allreduce_ArenaGrows_AllHaveTheSum) {
+  TestCluster cluster;
+  cluster.StartDaemon("a");
+  ExpectSum(cluster, cluster.Shell(CClient() + " 64", 2), "3 3");
+}
+
+TEST(ClientTest, Allreduce_ProgramAttachesByItself_AllHaveTheSum) {
+  TestCluster cluster;
+  cluster.StartDaemon("a");
+  ExpectSum(cluster, cluster.Shell(CcClient(), 2), "3 3");
+}
+
+TEST(ClientTest, Allreduce_OneClientAfterTheOther_BothHaveTheSum) {
+  TestCluster cluster;
+  cluster.StartDaemon("a");
+  ExpectSum(
+      cluster,
+      cluster.Shell(absl::StrCat(CClient(), " >/dev/null && ", CClient(), " && ", CcClient()), 2),
+      "3 3");
+}
+
+TEST(ClientTest, DISABLED_Allreduce_RanksOnTwoNodes_AllHaveTheSum) {
+  TestCluster cluster;
+  cluster.StartDaemon("a");
+  cluster.StartDaemon("b");
+  JobSpec spec = cluster.Shell(CClient(), 4);
+  spec.set_nodes(2);
+  spec.set_ranks_per_node(2);
+  ExpectSum(cluster, spec, "10 10");
+}
+
+TEST(ClientTest, Allreduce_PeerDies_SurvivorRaisesWithTheCause) {
+  TestCluster cluster;
+  cluster.StartDaemon("a");
+  const std::string id = cluster.Submit(cluster.Shell(
+      absl::StrCat("if [ $RINGD_RANK = 1 ]; then sleep 0.3; echo gone >&2; exit 7; fi; ",
+                   CClient()),
+      2));
+  const absl::Time begin = absl::Now();
+  const Job job = cluster.Wait(id);
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(2));
+  EXPECT_EQ(job.state(), cluster::v1::JOB_STATE_FAILED);
+  EXPECT_EQ(job.exit_code(), 7);
+  EXPECT_EQ(job.first_failure().rank(), 1);
+  EXPECT_EQ(job.rank(0).state(), "followed");
+  EXPECT_THAT(cluster.Logs(id, 0),
+              AllOf(HasSubstr("rank 1"), HasSubstr("node a"), HasSubstr("code 7")));
+}
+
+TEST(ClientTest, DISABLED_Allreduce_PeerOnAnotherNodeDies_SurvivorRaisesWithTheCause) {
+  TestCluster cluster;
+  cluster.StartDaemon("a");
+  cluster.StartDaemon("b");
+  JobSpec spec = cluster.Shell(
+      absl::StrCat("if [ $RINGD_RANK = 1 ]; then sleep 0.3; kill -9 $$; fi; ", CClient()), 2);
+  spec.set_nodes(2);
+  spec.set_ranks_per_node(1);
+  const std::string id = cluster.Submit(spec);
+  const Job job = cluster.Wait(id);
+  EXPECT_EQ(job.state(), cluster::v1::JOB_STATE_FAILED);
+  EXPECT_EQ(job.exit_code(), 128 + SIGKILL);
+  EXPECT_EQ(job.first_failure().rank(), 1) << job.ShortDebugString();
+  EXPECT_THAT(cluster.Logs(id, 0),
+              AllOf(HasSubstr("rank 1"), HasSubstr("node b"), HasSubstr("signal 9")));
+}
+
+TEST(ClientTest, Allreduce_DaemonRestartedBetweenClients_LaterOnesWork) {
+  TestCluster cluster;
+  cluster.StartDaemon("a");
+  const std::string go = absl::StrCat(cluster.directory(), "/go");
+  const std::string id = cluster.Submit(cluster.Shell(
+      absl::StrCat(CClient(), "; while [ ! -e ", go, " ]; do sleep 0.05; done; ", CClient()), 2));
+  cluster.WaitForRunning(id);
+  absl::SleepFor(absl::Milliseconds(500));
+  cluster.Kill(cluster.daemon("a"), SIGKILL);
+  cluster.StartDaemon("a");
+  absl::SleepFor(absl::Milliseconds(500));  // The workers are back.
+  ASSERT_EQ(system(("touch " + go).c_str()), 0);
+  const Job job = cluster.Wait(id);
+  EXPECT_EQ(job.state(), cluster::v1::JOB_STATE_SUCCEEDED)
+      << job.ShortDebugString() << cluster.Logs(id, 0);
+}
+
+}  // namespace
+}  // namespace ringd::tests
