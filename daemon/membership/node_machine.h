@@ -125,6 +125,9 @@ class NodeMachine {
   void RefuseJob(Job& job, const absl::Status& status);
   void BeginStop(Job& job);
   void TerminateRanks(Job& job);
+  // Removes the job when none of its processes is left. A ring of several nodes stands until Stop:
+  // a neighbour may still be receiving what ours have finished.
+  void RemoveIfOver(Job& job);
   void BeginRemove(Job& job);
   void Clear(Job& job);
   void DropOldRecords();

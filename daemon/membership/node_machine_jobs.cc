@@ -193,6 +193,7 @@ void NodeMachine::BeginStop(Job& job) {
           absl::StrCat("job stops job=", job.name(), " reason=", cause.message));
   if (job.ring_asked) actions_.push_back(action::FailJob{job.name(), cause});
   Write(job);
+  RemoveIfOver(job);
 }
 
 Cause NodeMachine::StopCause(const Job& job) const {
@@ -238,6 +239,16 @@ void NodeMachine::On(const event::RingFailed& event) {
     return RefuseJob(*job, absl::UnavailableError(event.status.message()));
   if (job->trouble.empty()) job->trouble = cause.message;
   actions_.push_back(action::FailJob{event.job, cause});
+}
+
+void NodeMachine::RemoveIfOver(Job& job) {
+  if (job.phase != Phase::kRunning) return;
+  for (const auto& [number, rank] : job.ranks) {
+    if (!rank.gone) return;
+  }
+  const bool others_need_ring = job.ring_asked && job.order->nodes_size() > 1;
+  if (others_need_ring && !job.stopping) return;
+  BeginRemove(job);
 }
 
 void NodeMachine::BeginRemove(Job& job) {

@@ -216,10 +216,8 @@ void NodeMachine::MarkGone(Job& job, Rank& rank) {
   rank.gone = true;
   rank.sweeping = false;
   rank.deadline = absl::InfiniteFuture();
-  for (const auto& [number, each] : job.ranks) {
-    if (!each.gone) return Write(job);
-  }
-  if (job.phase == Phase::kRunning) BeginRemove(job);
+  Write(job);
+  RemoveIfOver(job);
 }
 
 void NodeMachine::On(const event::ClientFailed& event) {

@@ -148,6 +148,15 @@ TEST_F(NodeMachineTest, Run_AllRanksEnd_JobIsRemovedAndClearedOnlyWhenNoProcessI
   EXPECT_EQ(Reports(NodeReport::kCleared)[0].cleared().generation(), 1u);
 }
 
+TEST_F(NodeMachineTest, Run_OnTwoNodes_RingStandsUntilStop) {
+  RunJob(1, 2);
+  Exit(0, 0);
+  EndWorker(0);
+  EXPECT_TRUE(Only<action::RemoveJob>().empty());
+  Stop(0, 30, /*with_cause=*/false);
+  EXPECT_EQ(Only<action::RemoveJob>().size(), 1u);
+}
+
 TEST_F(NodeMachineTest, Exit_OfAFailedRank_CarriesCauseToTheEngineAndLaterOnesFollowed) {
   RunJob(2);
   Exit(0, 3, 0, "Traceback\nValueError: x\n");

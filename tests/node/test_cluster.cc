@@ -113,7 +113,7 @@ std::string TestCluster::scheduler_address() const {
 void TestCluster::StartScheduler() {
   const UniqueFd log = OpenLog(absl::StrCat(directory_, "/scheduler.log"));
   SpawnOptions options;
-  options.argv = {Program("scheduler/main/ringd-scheduler"),
+  options.argv = {Program("scheduler/ringd-scheduler"),
                   "--listen",
                   scheduler_address(),
                   "--state-directory",
