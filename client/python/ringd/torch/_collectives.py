@@ -1,0 +1,485 @@
+"""Collective operations on PyTorch tensors.
+
+All of them are COLLECTIVE: every rank calls the same ones in the same order. Tensors are dense and
+on the CPU, of any shape (0-dimensional and empty ones too); dtypes are bool, (u)int8 to (u)int64,
+float16, bfloat16, float32 and float64. Inputs that are not contiguous are copied. Autograd does not
+see these operations: results never require gradients.
+
+Errors: ValueError for what is wrong on this rank alone (unknown op, root out of range, other dtypes,
+other devices, a non-contiguous tensor to work on in place) and TypeError for what is no tensor;
+MismatchError where ranks called different things; PeerFailedError where a rank has died; see
+`ringd.RingdError` for the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from .. import _ops
+from .._errors import RingdError
+from .._handles import Handle
+from .._ops import Buffer, Request
+from .._process_sets import ProcessSet, global_process_set, require_global
+from .._types import ReduceOp
+from ._tensors import (
+    Target,
+    buffer_of,
+    check_in_place,
+    contiguous_source,
+    mark_written,
+)
+
+
+def _no_weight(weight: float | None) -> None:
+    if weight is not None:
+        raise RingdError("weight is not available in this version of ringd")
+
+
+def _member_names(tensors: Sequence[Any], name: str | None) -> list[str | None]:
+    return [None if name is None else f"{name}.{i}" for i in range(len(tensors))]
+
+
+def _allreduce(
+    tensor: torch.Tensor,
+    op: int,
+    name: str | None,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+    out: torch.Tensor | None = None,
+) -> Request:
+    require_global(process_set)
+    source = contiguous_source(tensor)
+    target = Target(source.shape, source.dtype, out)
+    return _ops.allreduce(
+        buffer_of(source), buffer_of(target.tensor), target.finish, op, name, prescale, postscale
+    )
+
+
+def _allreduce_in_place(
+    tensor: torch.Tensor,
+    op: int,
+    name: str | None,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+) -> Request:
+    require_global(process_set)
+    check_in_place(tensor)
+    buffer = buffer_of(tensor)
+
+    def finish() -> torch.Tensor:
+        mark_written(tensor)
+        return tensor
+
+    return _ops.allreduce(buffer, buffer, finish, op, name, prescale, postscale)
+
+
+def allreduce_async(
+    tensor: torch.Tensor,
+    op: int = ReduceOp.Average,
+    name: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    weight: float | None = None,
+    out: torch.Tensor | None = None,
+) -> Handle:
+    """Starts `allreduce`. Leave `tensor` and `out` alone until `synchronize(handle)` returns."""
+    _no_weight(weight)
+    return _ops.start(
+        _allreduce(tensor, op, name, prescale_factor, postscale_factor, process_set, out)
+    )
+
+
+def allreduce(
+    tensor: torch.Tensor,
+    op: int = ReduceOp.Average,
+    name: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    weight: float | None = None,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Reduces a tensor over all ranks; the result, of the same shape and dtype, on each of them.
+
+    Args:
+        tensor: same shape and dtype on all ranks.
+        op: Average (integers: truncated toward zero), Sum, Min, Max or Product. For bool Sum and Max
+            are "or", Product and Min are "and".
+        name: appears in messages; all ranks must give the same one.
+        prescale_factor: multiplies each rank's input.
+        postscale_factor: multiplies the result.
+        out: contiguous tensor for the result. May be `tensor` itself.
+    """
+    return allreduce_async(
+        tensor, op, name, prescale_factor, postscale_factor, process_set, weight, out
+    ).wait()
+
+
+def allreduce_async_(
+    tensor: torch.Tensor,
+    op: int = ReduceOp.Average,
+    name: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    weight: float | None = None,
+) -> Handle:
+    """Starts `allreduce_`. Leave `tensor` alone until `synchronize(handle)` returns."""
+    _no_weight(weight)
+    return _ops.start(
+        _allreduce_in_place(tensor, op, name, prescale_factor, postscale_factor, process_set)
+    )
+
+
+def allreduce_(
+    tensor: torch.Tensor,
+    op: int = ReduceOp.Average,
+    name: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    weight: float | None = None,
+) -> torch.Tensor:
+    """`allreduce` in place, of a contiguous tensor. Returns `tensor`."""
+    return allreduce_async_(
+        tensor, op, name, prescale_factor, postscale_factor, process_set, weight
+    ).wait()
+
+
+def grouped_allreduce_async(
+    tensors: Sequence[torch.Tensor],
+    op: int = ReduceOp.Average,
+    name: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """Starts `grouped_allreduce`."""
+    return _ops.start_group(
+        [
+            _allreduce(tensor, op, each, prescale_factor, postscale_factor, process_set)
+            for tensor, each in zip(tensors, _member_names(tensors, name), strict=True)
+        ]
+    )
+
+
+def grouped_allreduce(
+    tensors: Sequence[torch.Tensor],
+    op: int = ReduceOp.Average,
+    name: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """`allreduce` of each tensor of a list, started together. The tensors may differ in dtype."""
+    return grouped_allreduce_async(
+        tensors, op, name, prescale_factor, postscale_factor, process_set
+    ).wait()
+
+
+def grouped_allreduce_async_(
+    tensors: Sequence[torch.Tensor],
+    op: int = ReduceOp.Average,
+    name: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """Starts `grouped_allreduce_`."""
+    return _ops.start_group(
+        [
+            _allreduce_in_place(tensor, op, each, prescale_factor, postscale_factor, process_set)
+            for tensor, each in zip(tensors, _member_names(tensors, name), strict=True)
+        ]
+    )
+
+
+def grouped_allreduce_(
+    tensors: Sequence[torch.Tensor],
+    op: int = ReduceOp.Average,
+    name: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """`grouped_allreduce` in place. Returns the tensors."""
+    return grouped_allreduce_async_(
+        tensors, op, name, prescale_factor, postscale_factor, process_set
+    ).wait()
+
+
+def broadcast_async(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    out: torch.Tensor | None = None,
+) -> Handle:
+    """Starts `broadcast`."""
+    require_global(process_set)
+    source = contiguous_source(tensor)
+    target = Target(source.shape, source.dtype, out)
+    return _ops.start(
+        _ops.broadcast(buffer_of(source), buffer_of(target.tensor), target.finish, root_rank, name)
+    )
+
+
+def broadcast(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The root's tensor, on each rank. `tensor` has the same shape and dtype on all ranks."""
+    return broadcast_async(tensor, root_rank, name, process_set, out).wait()
+
+
+def broadcast_request(tensor: torch.Tensor, root_rank: int, name: str | None) -> Request:
+    """`broadcast_`, ready to be started."""
+    check_in_place(tensor)
+    buffer = buffer_of(tensor)
+
+    def finish() -> torch.Tensor:
+        mark_written(tensor)
+        return tensor
+
+    return _ops.broadcast(buffer, buffer, finish, root_rank, name)
+
+
+def broadcast_async_(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """Starts `broadcast_`."""
+    require_global(process_set)
+    return _ops.start(broadcast_request(tensor, root_rank, name))
+
+
+def broadcast_(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """`broadcast` in place, of a contiguous tensor. Returns `tensor`."""
+    return broadcast_async_(tensor, root_rank, name, process_set).wait()
+
+
+class _LateTarget:
+    """A target whose shape is known once the ranks have told one another theirs."""
+
+    __slots__ = ("_dtype", "_out", "_target")
+
+    def __init__(self, dtype: torch.dtype, out: torch.Tensor | None) -> None:
+        self._dtype = dtype
+        self._out = out
+        self._target: Target | None = None
+
+    def allocate(self, shape: tuple[int, ...]) -> Buffer:
+        self._target = Target(shape, self._dtype, self._out)
+        return buffer_of(self._target.tensor)
+
+    def finish(self, _: Buffer) -> torch.Tensor:
+        assert self._target is not None
+        return self._target.finish()
+
+
+def _allgather(
+    tensor: torch.Tensor,
+    name: str | None,
+    process_set: ProcessSet,
+    out: torch.Tensor | None = None,
+) -> Request:
+    require_global(process_set)
+    source = contiguous_source(tensor)
+    target = _LateTarget(source.dtype, out)
+    return _ops.allgather(buffer_of(source), target.allocate, target.finish, name)
+
+
+def allgather_async(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    out: torch.Tensor | None = None,
+) -> Handle:
+    """Starts `allgather`. Blocks until all ranks have started it: they exchange their sizes."""
+    return _ops.start(_allgather(tensor, name, process_set, out))
+
+
+def allgather(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """All ranks' tensors, concatenated along the first dimension in rank order.
+
+    The first dimension may differ between ranks, and be 0; the others and the dtype may not.
+    """
+    return allgather_async(tensor, name, process_set, out).wait()
+
+
+def grouped_allgather_async(
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """Starts `grouped_allgather`."""
+    return _ops.start_group(
+        [
+            _allgather(tensor, each, process_set)
+            for tensor, each in zip(tensors, _member_names(tensors, name), strict=True)
+        ]
+    )
+
+
+def grouped_allgather(
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """`allgather` of each tensor of a list."""
+    return grouped_allgather_async(tensors, name, process_set).wait()
+
+
+def _reducescatter(
+    tensor: torch.Tensor,
+    op: int,
+    name: str | None,
+    process_set: ProcessSet,
+    prescale: float,
+    postscale: float,
+    out: torch.Tensor | None = None,
+) -> Request:
+    require_global(process_set)
+    source = contiguous_source(tensor)
+    target = _LateTarget(source.dtype, out)
+    return _ops.reducescatter(
+        buffer_of(source), target.allocate, target.finish, op, name, prescale, postscale
+    )
+
+
+def reducescatter_async(
+    tensor: torch.Tensor,
+    op: int = ReduceOp.Average,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    out: torch.Tensor | None = None,
+) -> Handle:
+    """Starts `reducescatter`."""
+    return _ops.start(
+        _reducescatter(tensor, op, name, process_set, prescale_factor, postscale_factor, out)
+    )
+
+
+def reducescatter(
+    tensor: torch.Tensor,
+    op: int = ReduceOp.Average,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """This rank's rows of the tensor reduced over all ranks.
+
+    The first dimension is divided among the ranks; the first `rows % size()` ranks get one row more.
+    `tensor` has the same shape (at least one dimension) and dtype on all ranks.
+    """
+    return reducescatter_async(
+        tensor, op, name, process_set, prescale_factor, postscale_factor, out
+    ).wait()
+
+
+def grouped_reducescatter_async(
+    tensors: Sequence[torch.Tensor],
+    op: int = ReduceOp.Average,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Handle:
+    """Starts `grouped_reducescatter`."""
+    return _ops.start_group(
+        [
+            _reducescatter(tensor, op, each, process_set, prescale_factor, postscale_factor)
+            for tensor, each in zip(tensors, _member_names(tensors, name), strict=True)
+        ]
+    )
+
+
+def grouped_reducescatter(
+    tensors: Sequence[torch.Tensor],
+    op: int = ReduceOp.Average,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[torch.Tensor]:
+    """`reducescatter` of each tensor of a list, started together."""
+    return grouped_reducescatter_async(
+        tensors, op, name, process_set, prescale_factor, postscale_factor
+    ).wait()
+
+
+def _checked_splits(splits: Any) -> list[int]:
+    tensor = torch.as_tensor(splits)
+    if tensor.ndim != 1 or (
+        tensor.numel() > 0
+        and (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
+    ):
+        raise ValueError("splits is a list of integers, or a tensor of them with one dimension")
+    return [int(n) for n in tensor.tolist()]
+
+
+def alltoall_async(
+    tensor: torch.Tensor,
+    splits: torch.Tensor | Sequence[int] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    out: torch.Tensor | None = None,
+) -> Handle:
+    """Starts `alltoall`. Blocks until all ranks have started it: they exchange their sizes."""
+    require_global(process_set)
+    source = contiguous_source(tensor)
+    target = _LateTarget(source.dtype, out)
+
+    def finish(buffer: Buffer, received: list[int]) -> Any:
+        result = target.finish(buffer)
+        return result if splits is None else (result, torch.tensor(received, dtype=torch.int32))
+
+    rows = None if splits is None else _checked_splits(splits)
+    return _ops.start(_ops.alltoall(buffer_of(source), rows, target.allocate, finish, name))
+
+
+def alltoall(
+    tensor: torch.Tensor,
+    splits: torch.Tensor | Sequence[int] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    out: torch.Tensor | None = None,
+) -> Any:
+    """Sends rows of the first dimension to each rank; what this rank received, in rank order.
+
+    Args:
+        tensor: at least one dimension; dimensions but the first and the dtype are the same on all
+            ranks.
+        splits: `size()` integers: rows for each rank. Rows beyond their sum are not sent. None:
+            equal shares.
+
+    Returns:
+        The tensor; with `splits` a pair: the tensor, and an int32 tensor of the rows that each rank
+        sent.
+    """
+    return alltoall_async(tensor, splits, name, process_set, out).wait()

@@ -1,0 +1,271 @@
+"""DistributedOptimizer: a PyTorch optimizer whose gradients are reduced over all ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+
+from .. import _core
+from .._errors import RingdError
+from .._process_sets import ProcessSet, global_process_set, require_global
+from .._types import ReduceOp
+from ._collectives import allreduce_
+from ._gradients import Gradients
+
+DEFAULT_BUCKET_BYTES = 25 << 20
+
+# Called with parameters; makes their Gradients.
+_Make = Callable[[list[tuple[str, torch.nn.Parameter]]], Gradients]
+
+
+class _State:
+    """What an optimizer has beside its base class's attributes."""
+
+    def __init__(self, make: _Make) -> None:
+        self.make = make
+        self.parts: list[Gradients] = []
+        self.reduced = False  # synchronize() was called, step() not yet.
+        self.skip = False
+
+    def has_begun(self) -> bool:
+        return any(part.has_begun() for part in self.parts)
+
+
+class _Distributed:
+    """Put before the user's optimizer class: what DistributedOptimizer adds to it."""
+
+    _ringd: _State
+
+    def _state_or_raise(self) -> _State:
+        state = self.__dict__.get("_ringd")
+        if state is None:
+            raise RingdError(
+                "this optimizer is a copy of a distributed one: pass it to DistributedOptimizer"
+            )
+        return state
+
+    def step(self, closure: Callable[[], Any] | None = None, **options: Any) -> Any:
+        """COLLECTIVE: reduces the gradients (unless `synchronize()` just did), then steps.
+
+        With a closure, gradients are reduced after each call of it, before the base class uses them.
+        """
+        state = self._state_or_raise()
+        self._opt_called = True  # What learning rate schedulers look for.
+        base: Any = super()
+        if closure is not None:
+            return base.step(closure=closure if state.skip else self._reducing(closure), **options)
+        if not state.skip and not (state.reduced and not state.has_begun()):
+            self.synchronize()
+        state.reduced = False
+        return base.step(**options)
+
+    # The base class's step has PyTorch's hooks for profilers and schedulers; this one needs none.
+    step.hooked = True  # type: ignore[attr-defined]
+    step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+
+    def _reducing(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        def reducing() -> Any:
+            loss = closure()
+            self.synchronize()
+            self._ringd.reduced = False
+            if isinstance(self, torch.optim.LBFGS):
+                # It decides by the loss how often to call: all ranks must decide alike.
+                mean = torch.as_tensor(loss).detach().clone()
+                return allreduce_(mean)
+            return loss
+
+        return reducing
+
+    def synchronize(self) -> None:
+        """COLLECTIVE: ends the reductions of this step. Blocks until `param.grad` have the results.
+
+        Parameters that backward did not reach contribute zeros. For gradient clipping:
+
+            optimizer.synchronize()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+        """
+        state = self._state_or_raise()
+        for part in state.parts:
+            part.synchronize()
+        state.reduced = True
+
+    @contextlib.contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """`step()` inside of it does not reduce. (It doesn't right after `synchronize()` either.)"""
+        state = self._state_or_raise()
+        state.skip = True
+        try:
+            yield
+        finally:
+            state.skip = False
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As the base class's. RingdError between backward and step: reductions are running."""
+        state = self._state_or_raise()
+        if state.has_begun():
+            raise RingdError(
+                "zero_grad() between backward() and step(): the gradients are being reduced. Call "
+                "it before backward(), or end the reduction by step() or synchronize() first"
+            )
+        state.reduced = False
+        base: Any = super()
+        base.zero_grad(set_to_none=set_to_none)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """COLLECTIVE: as the base class's; the group's gradients are reduced too."""
+        base: Any = super()
+        base.add_param_group(param_group)
+        state = self.__dict__.get("_ringd")
+        if state is None:
+            return
+        groups = self.param_groups  # type: ignore[attr-defined]
+        number = len(groups) - 1
+        part = state.make(
+            [(f"param_group.{number}.{j}", p) for j, p in enumerate(groups[number]["params"])]
+        )
+        state.parts.append(part)
+        weakref.finalize(self, part.close)
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """From the next step on. All ranks must give the same number."""
+        state = self._state_or_raise()
+        _check_passes(passes)
+        if state.has_begun():
+            raise RingdError("set_backward_passes_per_step() between backward() and step()")
+        for part in state.parts:
+            part.passes = passes
+
+
+def _check_passes(passes: int) -> None:
+    if not isinstance(passes, int) or passes < 1:
+        raise ValueError("backward_passes_per_step is an integer of at least 1")
+
+
+_classes: weakref.WeakValueDictionary[type, type] = weakref.WeakValueDictionary()
+
+
+def _distributed_class(base: type) -> type:
+    made = _classes.get(base)
+    if made is None:
+        body = {"__doc__": base.__doc__, "__module__": base.__module__}
+        made = _classes[base] = type(base.__name__, (_Distributed, base), body)
+    return made
+
+
+def DistributedOptimizer(  # noqa: N802
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[tuple[str, torch.nn.Parameter]] | None = None,
+    *,
+    op: int = ReduceOp.Average,
+    backward_passes_per_step: int = 1,
+    gradient_predivide_factor: float = 1.0,
+    sparse_as_dense: bool = False,
+    bucket_bytes: int = DEFAULT_BUCKET_BYTES,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """COLLECTIVE: makes an optimizer reduce its gradients over all ranks before each step.
+
+    The optimizer itself becomes the distributed one and is returned: an instance of its class still,
+    with its state, options and schedulers. Gradients lie in the arena, in buckets that are reduced
+    while backward goes on; `param.grad` are views of them, with the same bits on all ranks.
+
+    In each step all ranks call `step()` (or `synchronize()`); which parameters backward reaches may
+    differ. Those that this rank does not reach contribute zeros; those that no rank reaches keep
+    their gradient None. Frozen parameters may differ between ranks too; those frozen everywhere cost
+    nothing, and must not get gradients later.
+
+    Args:
+        optimizer: any `torch.optim.Optimizer` over CPU parameters. LBFGS gets the mean loss.
+        named_parameters: names for messages, such as `model.named_parameters()`: all parameters of
+            the optimizer, the same on all ranks. None: numbers.
+        op: Average (over ranks), Sum, Min, Max or Product.
+        backward_passes_per_step: backward passes whose gradients add up on this rank before they are
+            reduced, during the last of them. They are summed: Average divides by ranks only. A
+            `step()` after fewer passes reduces what is there.
+        gradient_predivide_factor: with Average, divides by it before the sum, and by the rest after.
+        sparse_as_dense: sparse gradients are made dense; without it they are an error.
+        bucket_bytes: the most of a bucket, unless one parameter is longer. The first is smaller.
+        process_set: only the global one so far.
+
+    Raises:
+        MismatchError: ranks have other parameters or options; it names rank and parameter.
+        TypeError: `optimizer` is no optimizer.
+        ValueError: an option out of range, a parameter without or with a doubled name, on another
+            device than the CPU, or of a dtype that ringd does not have.
+    """
+    require_global(process_set)
+    if isinstance(optimizer, _Distributed):
+        raise ValueError("this optimizer is distributed already")
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(f"a torch.optim.Optimizer is needed, not a {type(optimizer).__name__}")
+    _check_passes(backward_passes_per_step)
+    op = _check_op(op, gradient_predivide_factor)
+    if bucket_bytes < 1:
+        raise ValueError("bucket_bytes must be positive")
+    _core.info()
+
+    def make(params: list[tuple[str, torch.nn.Parameter]]) -> Gradients:
+        return Gradients(
+            params,
+            op=op,
+            passes=backward_passes_per_step,
+            predivide_factor=float(gradient_predivide_factor),
+            bucket_bytes=bucket_bytes,
+            sparse_as_dense=sparse_as_dense,
+        )
+
+    state = _State(make)
+    state.parts.append(make(_name_parameters(optimizer, named_parameters)))
+    optimizer.__dict__.pop("step", None)  # A scheduler's wrapper around the base class's step.
+    optimizer.__class__ = _distributed_class(type(optimizer))
+    optimizer._ringd = state  # type: ignore[attr-defined]
+    weakref.finalize(optimizer, state.parts[0].close)
+    return optimizer
+
+
+def _check_op(op: int, predivide_factor: float) -> ReduceOp:
+    try:
+        op = ReduceOp(op)
+    except ValueError:
+        names = ", ".join(member.name for member in ReduceOp)
+        raise ValueError(f"op {op!r} is not one of {names}") from None
+    if op is ReduceOp.Adasum:
+        raise RingdError("Adasum is not available in this version of ringd")
+    if predivide_factor != 1.0 and op is not ReduceOp.Average:
+        raise ValueError("gradient_predivide_factor is for op=Average only")
+    if not predivide_factor > 0:
+        raise ValueError("gradient_predivide_factor must be positive")
+    return op
+
+
+def _name_parameters(
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[tuple[str, torch.nn.Parameter]] | None,
+) -> list[tuple[str, torch.nn.Parameter]]:
+    """The optimizer's parameters in its order, with their names."""
+    groups = [group["params"] for group in optimizer.param_groups]
+    if named_parameters is None:
+        return [
+            (f"param_group.{i}.{j}", param)
+            for i, params in enumerate(groups)
+            for j, param in enumerate(params)
+        ]
+    names: dict[int, str] = {}
+    seen: set[str] = set()
+    for pair in named_parameters:
+        if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str)):
+            raise ValueError("named_parameters has something that is no pair of name and parameter")
+        name, param = pair
+        if name in seen:
+            raise ValueError(f"named_parameters has the name '{name}' twice")
+        seen.add(name)
+        names[id(param)] = name
+    missing = sum(id(param) not in names for params in groups for param in params)
+    if missing:
+        raise ValueError(f"named_parameters lacks {missing} of the optimizer's parameters")
+    return [(names[id(param)], param) for params in groups for param in params]

@@ -1,0 +1,168 @@
+"""PyTorch tensors as memory for ringd._ops, and tensors that lie in the arena."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch.autograd.graph import increment_version
+
+from .. import _core
+from .._ops import Buffer
+from .._types import dtype_code
+
+_DTYPE_CODES: dict[torch.dtype, int] = {}
+
+
+def code_of(dtype: torch.dtype) -> int:
+    """The number of an element type. ValueError for one that ringd does not have."""
+    code = _DTYPE_CODES.get(dtype)
+    if code is None:
+        _DTYPE_CODES[dtype] = code = dtype_code(str(dtype).removeprefix("torch."))
+    return code
+
+
+def check_tensor(tensor: Any) -> None:
+    """TypeError for what is no tensor; ValueError for one that is not dense CPU memory."""
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"a torch.Tensor is needed, not a {type(tensor).__name__}")
+    if tensor.device.type != "cpu":
+        raise ValueError(
+            f"the tensor is on {tensor.device}; ringd.torch works on CPU tensors only for now: "
+            "move it with .cpu()"
+        )
+    if tensor.layout is not torch.strided:
+        raise ValueError(f"a tensor of layout {tensor.layout}; use .to_dense() first")
+    code_of(tensor.dtype)
+
+
+def contiguous_source(tensor: Any) -> torch.Tensor:
+    """The tensor detached, or a contiguous copy of it."""
+    check_tensor(tensor)
+    return tensor.detach().contiguous().resolve_neg()
+
+
+def buffer_of(tensor: torch.Tensor) -> Buffer:
+    """The memory of a contiguous tensor. ValueError for a subclass that has none (fake tensors)."""
+    pointer = tensor.data_ptr()
+    if pointer == 0 and tensor.numel() > 0:
+        raise ValueError(f"a {type(tensor).__name__} without memory of its own")
+    return Buffer(pointer, tuple(tensor.shape), code_of(tensor.dtype), tensor)
+
+
+def mark_written(tensor: torch.Tensor) -> None:
+    """Tells autograd that the tensor's memory has changed behind its back."""
+    if not tensor.is_inference():
+        increment_version(tensor)
+
+
+class Target:
+    """Where a result goes: a new tensor, or one of the caller's."""
+
+    __slots__ = ("_out", "tensor")
+
+    def __init__(
+        self, shape: Sequence[int], dtype: torch.dtype, out: torch.Tensor | None = None
+    ) -> None:
+        self._out = out
+        if out is None:
+            self.tensor = torch.empty(tuple(shape), dtype=dtype)
+            return
+        check_tensor(out)
+        if tuple(out.shape) != tuple(shape) or out.dtype != dtype:
+            raise ValueError(
+                f"out is {out.dtype}{list(out.shape)}, but the result is {dtype}{list(shape)}"
+            )
+        if not is_plain(out):
+            raise ValueError("out is not contiguous")
+        self.tensor = out
+
+    def finish(self, _: Any = None) -> torch.Tensor:
+        """The result, once its memory is written."""
+        if self._out is not None:
+            mark_written(self._out)
+        return self.tensor
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether the tensor's memory holds its elements as they are, in order."""
+    return tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
+
+
+def check_in_place(tensor: Any) -> None:
+    """ValueError unless the tensor can be worked on where it lies."""
+    check_tensor(tensor)
+    if not is_plain(tensor):
+        raise ValueError(
+            "the tensor is not contiguous, so it can't be worked on in place: use the form that "
+            "returns a new tensor, or .contiguous()"
+        )
+
+
+class _Memory:
+    """Memory of the arena for as long as tensors refer to it."""
+
+    __slots__ = ("__array_interface__", "_release")
+
+    def __init__(self, pointer: int, nbytes: int, release: Callable[[], None]) -> None:
+        self._release = release
+        self.__array_interface__ = {
+            "data": (pointer, False),
+            "shape": (nbytes,),
+            "typestr": "|u1",
+            "version": 3,
+        }
+
+    def __del__(self) -> None:
+        self._release()
+
+
+def tensor_at(
+    pointer: int, count: int, dtype: torch.dtype, release: Callable[[], None]
+) -> torch.Tensor:
+    """`count` elements at an address, one-dimensional; `release` runs when no tensor is left."""
+    nbytes = max(count * dtype.itemsize, 1)
+    data = torch.from_numpy(np.asarray(_Memory(pointer, nbytes, release)))
+    return torch.empty(0, dtype=dtype).set_(data.untyped_storage(), 0, (count,))
+
+
+def _free(pointer: int, free: Callable[[int], None] = _core.free) -> None:
+    try:
+        free(pointer)
+    except RuntimeError:
+        pass  # A forked child: the memory goes with the process.
+
+
+def empty(
+    shape: int | Sequence[int],
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+) -> torch.Tensor:
+    """An uninitialised tensor in the arena: operations on it copy nothing on submission.
+
+    Freed when the last tensor that shares its memory is collected.
+
+    Args:
+        shape: a number or a sequence of them.
+        dtype: None: PyTorch's default dtype.
+        device: None or "cpu".
+
+    Raises:
+        RingdError: the arena can't grow.
+        ValueError: a dtype that ringd does not have, a negative dimension, or another device.
+    """
+    if device is not None and torch.device(device).type != "cpu":
+        raise ValueError(f"device {device}: ringd.torch works on CPU tensors only for now")
+    dtype = torch.get_default_dtype() if dtype is None else dtype
+    code_of(dtype)
+    dims = (shape,) if isinstance(shape, int) else tuple(int(n) for n in shape)
+    if any(dim < 0 for dim in dims):
+        raise ValueError(f"shape {dims} has a negative dimension")
+    count = 1
+    for dim in dims:
+        count *= dim
+    pointer = _core.allocate(max(count * dtype.itemsize, 1))
+    return tensor_at(pointer, count, dtype, partial(_free, pointer)).resize_(dims)
