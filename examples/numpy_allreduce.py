@@ -1,10 +1,11 @@
 """The smallest ringd program: every rank contributes an array and gets the sum.
 
     ringctl run -n 2 -- python examples/numpy_allreduce.py
+
+Each rank prints what it gave and got.
 """
 
 import numpy as np
-
 import ringd
 
 ringd.init()

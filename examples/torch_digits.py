@@ -12,13 +12,12 @@ from __future__ import annotations
 import argparse
 import hashlib
 
+import ringd.torch as ringd
 import torch
 import torch.nn.functional as F  # noqa: N812
 from sklearn.datasets import load_digits
 from torch import nn
 from tqdm import tqdm
-
-import ringd.torch as ringd
 
 SEED = 1
 TEST_IMAGES = 360
@@ -27,7 +26,7 @@ TEST_IMAGES = 360
 def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=12)
-    parser.add_argument("--batch", type=int, default=32, help="images a step, of all ranks together")
+    parser.add_argument("--batch", type=int, default=32, help="images a step, of all ranks")
     parser.add_argument("--lr", type=float, default=0.1)
     parser.add_argument("--plot", default="digits.png", help="file for the curves; '' for none")
     parser.add_argument("--save-parameters", metavar="FILE", help="for torch.load")
@@ -100,7 +99,7 @@ def train(
         for batch in torch.randperm(len(labels), generator=shuffle).split(options.batch):
             mine = shard(batch)
             optimizer.zero_grad()
-            # The sum over ranks of these losses is the mean over the batch, however it is shared out.
+            # Summed over ranks, these losses are the mean over the batch, however it is shared out.
             loss = F.cross_entropy(model(images[mine]), labels[mine], reduction="sum") / len(batch)
             loss.backward()
             optimizer.step()

@@ -108,9 +108,7 @@ def check_allreduce_forms(checks, rank, size):
 def check_groups(checks, rank, size):
     shapes = [(3,), (), (4, 2)]
     dtypes = [torch.float32, torch.int64, torch.float64]
-    inputs = [
-        [data(r, s, d) for s, d in zip(shapes, dtypes, strict=True)] for r in range(size)
-    ]
+    inputs = [[data(r, s, d) for s, d in zip(shapes, dtypes, strict=True)] for r in range(size)]
     expected = [reduced(ringd.Sum, list(each)) for each in zip(*inputs, strict=True)]
     results = ringd.grouped_allreduce(inputs[rank], op=ringd.Sum, name="group")
     for result, right in zip(results, expected, strict=True):

@@ -1,6 +1,8 @@
-"""`ringd.torch.DistributedOptimizer` against one process on the whole batch: run by each rank of a job.
+"""`ringd.torch.DistributedOptimizer` against one process on the whole batch.
 
     ringctl run -n 4 -- python tests/torch/torch_optimizer.py
+
+Each rank of the job runs both and compares.
 """
 
 import copy
@@ -195,7 +197,10 @@ def check_frozen(checks, rank, size):
 
 def check_two_optimizers(checks, rank, size):
     model, reference = make_model(), make_model()
-    plain = [OPTIMIZERS["sgd"](reference[0].parameters()), OPTIMIZERS["adam"](reference[2:].parameters())]
+    plain = [
+        OPTIMIZERS["sgd"](reference[0].parameters()),
+        OPTIMIZERS["adam"](reference[2:].parameters()),
+    ]
     both = [
         ringd.DistributedOptimizer(OPTIMIZERS["sgd"](model[0].parameters())),
         ringd.DistributedOptimizer(OPTIMIZERS["adam"](model[2:].parameters())),
@@ -421,7 +426,11 @@ def check_mismatch(checks, rank, size):
 
 def check_broadcast_parameters(checks, rank, size):
     root = size - 1
-    for form in (lambda m: m.state_dict(), lambda m: m.named_parameters(), lambda m: list(m.named_parameters())):
+    for form in (
+        lambda m: m.state_dict(),
+        lambda m: m.named_parameters(),
+        lambda m: list(m.named_parameters()),
+    ):
         model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3)).to(
             memory_format=torch.channels_last
         )

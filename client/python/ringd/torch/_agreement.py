@@ -39,7 +39,9 @@ def find_difference(what: str, told: Sequence[Sequence[Entry]]) -> MismatchError
     return MismatchError(f"{what}: differs between ranks")
 
 
-def _difference(what: str, rank: int, first: dict[str, str], other: dict[str, str]) -> MismatchError:
+def _difference(
+    what: str, rank: int, first: dict[str, str], other: dict[str, str]
+) -> MismatchError:
     ranks = (0, rank)
     for name, value in first.items():
         if name not in other:
@@ -55,8 +57,8 @@ def _difference(what: str, rank: int, first: dict[str, str], other: dict[str, st
     for mine, theirs in zip(first, other, strict=True):
         if mine != theirs:
             text = (
-                f"{what}: the order differs: where rank 0 has '{mine}' ({first[mine]}), rank {rank} "
-                f"has '{theirs}' ({other[theirs]})"
+                f"{what}: the order differs: where rank 0 has '{mine}' ({first[mine]}), rank "
+                f"{rank} has '{theirs}' ({other[theirs]})"
             )
             return MismatchError(text, (mine, theirs), ranks, (first[mine], other[theirs]))
     return MismatchError(f"{what}: rank {rank} has a name twice", (), ranks)

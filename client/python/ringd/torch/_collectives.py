@@ -5,10 +5,10 @@ on the CPU, of any shape (0-dimensional and empty ones too); dtypes are bool, (u
 float16, bfloat16, float32 and float64. Inputs that are not contiguous are copied. Autograd does not
 see these operations: results never require gradients.
 
-Errors: ValueError for what is wrong on this rank alone (unknown op, root out of range, other dtypes,
-other devices, a non-contiguous tensor to work on in place) and TypeError for what is no tensor;
-MismatchError where ranks called different things; PeerFailedError where a rank has died; see
-`ringd.RingdError` for the others.
+Errors: ValueError for what is wrong on this rank alone (unknown op, root out of range, other
+dtypes, other devices, a non-contiguous tensor to work on in place) and TypeError for what is no
+tensor; MismatchError where ranks called different things; PeerFailedError where a rank has died;
+see `ringd.RingdError` for the others.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ def allreduce(
 
     Args:
         tensor: same shape and dtype on all ranks.
-        op: Average (integers: truncated toward zero), Sum, Min, Max or Product. For bool Sum and Max
-            are "or", Product and Min are "and".
+        op: Average (integers: truncated toward zero), Sum, Min, Max or Product. For bool Sum and
+            Max are "or", Product and Min are "and".
         name: appears in messages; all ranks must give the same one.
         prescale_factor: multiplies each rank's input.
         postscale_factor: multiplies the result.
@@ -394,8 +394,8 @@ def reducescatter(
 ) -> torch.Tensor:
     """This rank's rows of the tensor reduced over all ranks.
 
-    The first dimension is divided among the ranks; the first `rows % size()` ranks get one row more.
-    `tensor` has the same shape (at least one dimension) and dtype on all ranks.
+    The first dimension is divided among the ranks; the first `rows % size()` ranks get one row
+    more. `tensor` has the same shape (at least one dimension) and dtype on all ranks.
     """
     return reducescatter_async(
         tensor, op, name, process_set, prescale_factor, postscale_factor, out

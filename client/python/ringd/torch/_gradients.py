@@ -1,8 +1,8 @@
 """Gradients of a set of parameters: they lie in the arena and are reduced by a bucket plan.
 
-A hook on each parameter moves its gradient into its place (once: from then on autograd adds in place
-while the user keeps it) and marks it ready; the last one of a bucket starts the bucket's reduction,
-while backward goes on. A step has no message besides the reductions.
+A hook on each parameter moves its gradient into its place (once: from then on autograd adds in
+place while the user keeps it) and marks it ready; the last one of a bucket starts the bucket's
+reduction, while backward goes on. A step has no message besides the reductions.
 
 Each bucket also reduces one number a parameter: whether this rank used it. So a parameter that no
 rank used keeps its gradient None, as in a single process, without a question to the other ranks.
@@ -10,6 +10,7 @@ rank used keeps its gradient None, as in a single process, without a question to
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -122,8 +123,9 @@ class Gradients:
         self._sparse_as_dense = sparse_as_dense
         self._find_unused = op in (ReduceOp.Average, ReduceOp.Sum, ReduceOp.Max)
         trained, self._frozen = self._agree(
-            params, f"op={op.name}, backward_passes_per_step={passes}, "
-            f"gradient_predivide_factor={predivide_factor}, bucket_bytes={bucket_bytes}"
+            params,
+            f"op={op.name}, backward_passes_per_step={passes}, "
+            f"gradient_predivide_factor={predivide_factor}, bucket_bytes={bucket_bytes}",
         )
         self._names = [name for name, _ in trained]
         self._params = [param for _, param in trained]
@@ -188,9 +190,7 @@ class Gradients:
     def _lay_out(self, members: list[int], first: int, release: Callable[[], None]) -> None:
         """Makes the bucket's tensors; `first`: the plan's number of its first parameter."""
         dtype = self._params[members[0]].dtype
-        addresses = [
-            _core.plan_tensor_data(self._plan, first + k) for k in range(len(members) + 1)
-        ]
+        addresses = [_core.plan_tensor_data(self._plan, first + k) for k in range(len(members) + 1)]
         offsets = [(address - addresses[0]) // dtype.itemsize for address in addresses]
         flat = tensor_at(addresses[0], offsets[-1] + len(members), dtype, release)
         used = flat[offsets[-1] :]
@@ -224,8 +224,8 @@ class Gradients:
             self._handles.append(handle)
 
     def _make_hook(self, i: int) -> Callable[[torch.Tensor], None]:
-        view, counts, plan, number = self._views[i], self._counts, self._plan, self._ready_numbers[i]
-        ready = _core.plan_ready
+        view, counts = self._views[i], self._counts
+        plan, number, ready = self._plan, self._ready_numbers[i], _core.plan_ready
 
         def hook(param: torch.Tensor) -> None:
             grad = param.grad
@@ -250,8 +250,9 @@ class Gradients:
         if grad.layout is not torch.strided:
             if not self._sparse_as_dense:
                 raise RingdError(
-                    f"parameter '{self._names[i]}' has a sparse gradient: pass sparse_as_dense=True "
-                    "to DistributedOptimizer, or make its layer with sparse=False"
+                    f"parameter '{self._names[i]}' has a sparse gradient: pass "
+                    "sparse_as_dense=True to DistributedOptimizer, or make its layer with "
+                    "sparse=False"
                 )
             grad = grad.to_dense()
         view.copy_(grad)
@@ -270,7 +271,7 @@ class Gradients:
 
     @torch.no_grad()
     def synchronize(self) -> None:
-        """COLLECTIVE: ends the step: all parameters' gradients are reduced. Blocks until they are."""
+        """COLLECTIVE: ends the step. Blocks until all parameters' gradients are reduced."""
         for name, param in self._frozen:
             if param.grad is not None:
                 raise RingdError(
@@ -294,10 +295,9 @@ class Gradients:
         self._begin_step()
 
     def _recover(self) -> None:
-        try:
+        # If the plan is gone: the error that is on its way says why.
+        with contextlib.suppress(RingdError):
             self._begin_step()
-        except RingdError:
-            pass  # The plan is gone; the error that is on its way says why.
 
     def _complete(self) -> None:
         """Marks what no hook has: fewer passes than usual, or gradients that are missing."""

@@ -51,7 +51,8 @@ class _Distributed:
     def step(self, closure: Callable[[], Any] | None = None, **options: Any) -> Any:
         """COLLECTIVE: reduces the gradients (unless `synchronize()` just did), then steps.
 
-        With a closure, gradients are reduced after each call of it, before the base class uses them.
+        With a closure, gradients are reduced after each call of it, before the base class uses
+        them.
         """
         state = self._state_or_raise()
         self._opt_called = True  # What learning rate schedulers look for.
@@ -96,7 +97,7 @@ class _Distributed:
 
     @contextlib.contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """`step()` inside of it does not reduce. (It doesn't right after `synchronize()` either.)"""
+        """`step()` inside of it does not reduce. (Nor does it right after `synchronize()`.)"""
         state = self._state_or_raise()
         state.skip = True
         try:
@@ -170,24 +171,24 @@ def DistributedOptimizer(  # noqa: N802
 ) -> Any:
     """COLLECTIVE: makes an optimizer reduce its gradients over all ranks before each step.
 
-    The optimizer itself becomes the distributed one and is returned: an instance of its class still,
-    with its state, options and schedulers. Gradients lie in the arena, in buckets that are reduced
-    while backward goes on; `param.grad` are views of them, with the same bits on all ranks.
+    The optimizer itself becomes the distributed one and is returned: an instance of its class
+    still, with its state, options and schedulers. Gradients lie in the arena, in buckets that are
+    reduced while backward goes on; `param.grad` are views of them, with the same bits on all ranks.
 
     In each step all ranks call `step()` (or `synchronize()`); which parameters backward reaches may
     differ. Those that this rank does not reach contribute zeros; those that no rank reaches keep
-    their gradient None. Frozen parameters may differ between ranks too; those frozen everywhere cost
-    nothing, and must not get gradients later.
+    their gradient None. Frozen parameters may differ between ranks too; those frozen everywhere
+    cost nothing, and must not get gradients later.
 
     Args:
         optimizer: any `torch.optim.Optimizer` over CPU parameters. LBFGS gets the mean loss.
         named_parameters: names for messages, such as `model.named_parameters()`: all parameters of
             the optimizer, the same on all ranks. None: numbers.
         op: Average (over ranks), Sum, Min, Max or Product.
-        backward_passes_per_step: backward passes whose gradients add up on this rank before they are
-            reduced, during the last of them. They are summed: Average divides by ranks only. A
+        backward_passes_per_step: backward passes whose gradients add up on this rank before they
+            are reduced, during the last of them. They are summed: Average divides by ranks only. A
             `step()` after fewer passes reduces what is there.
-        gradient_predivide_factor: with Average, divides by it before the sum, and by the rest after.
+        gradient_predivide_factor: with Average, divides by it before the sum, by the rest after.
         sparse_as_dense: sparse gradients are made dense; without it they are an error.
         bucket_bytes: the most of a bucket, unless one parameter is longer. The first is smaller.
         process_set: only the global one so far.

@@ -89,10 +89,10 @@ def broadcast_optimizer_state(
     model: torch.nn.Module | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> None:
-    """COLLECTIVE: gives all ranks the optimizer state and options (learning rate, ...) of the root.
+    """COLLECTIVE: gives all ranks the root's optimizer state and options (learning rate, ...).
 
-    The state may be anything that `state_dict()` returns, and may be missing on ranks other than the
-    root: no step is run to make it. Numbers stay numbers, tensors stay tensors.
+    The state may be anything that `state_dict()` returns, and may be missing on ranks other than
+    the root: no step is run to make it. Numbers stay numbers, tensors stay tensors.
 
     Args:
         optimizer: of the same class and parameters on all ranks.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -130,10 +131,8 @@ def tensor_at(
 
 
 def _free(pointer: int, free: Callable[[int], None] = _core.free) -> None:
-    try:
+    with contextlib.suppress(RuntimeError):  # A forked child: the memory goes with the process.
         free(pointer)
-    except RuntimeError:
-        pass  # A forked child: the memory goes with the process.
 
 
 def empty(
