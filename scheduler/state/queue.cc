@@ -37,7 +37,7 @@ absl::Status Machine::CheckSubmission(const SubmitEvent& event, JobSpec* spec, S
   if (!resolved.ok()) return resolved.status();
   *shape = *std::move(resolved);
   const bool wait_for_nodes = options_.embedded && !joined_once_;
-  if (!wait_for_nodes) {
+  if (!wait_for_nodes && !shape->hosts.empty()) {
     if (absl::Status status = CheckHosts(*shape, View()); !status.ok()) return status;
   }
   if (active_.size() >= kMaxActiveJobs) {
