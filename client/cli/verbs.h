@@ -1,0 +1,17 @@
+// The table of verbs, a function for each group of them.
+#ifndef RINGD_CLIENT_CLI_VERBS_H_
+#define RINGD_CLIENT_CLI_VERBS_H_
+
+#include <vector>
+
+#include "client/cli/verb.h"
+
+namespace ringd::cli {
+
+std::vector<Verb> RunVerbs();      // run submit
+std::vector<Verb> JobVerbs();      // list describe wait logs cancel signal
+std::vector<Verb> ClusterVerbs();  // nodes version config completion
+
+}  // namespace ringd::cli
+
+#endif  // RINGD_CLIENT_CLI_VERBS_H_
