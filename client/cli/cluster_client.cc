@@ -46,7 +46,7 @@ bool CallGroup::cancelled() const {
 
 namespace {
 
-constexpr std::chrono::seconds kCallTimeout(20);
+constexpr std::chrono::seconds kCallTimeout(10);
 // A scheduler that listens answers at once; one behind a busy network within this.
 constexpr std::chrono::seconds kFirstCallTimeout(5);
 constexpr int kSubmitAttempts = 3;

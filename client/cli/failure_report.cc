@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -38,9 +39,22 @@ std::vector<std::string> TailLines(const std::string& tail) {
   return lines;
 }
 
-std::string HowItEnded(int exit_code, int signal) {
-  if (signal != 0) return absl::StrCat("was killed by ", SignalName(signal));
-  return absl::StrCat("exited with code ", exit_code);
+// "exited with code 3: ValueError: bad", "was killed by SIGKILL (out of memory)", "is gone: node b
+// is lost".
+std::string HowItEnded(const FirstFailure& failure, const std::vector<std::string>& tail) {
+  absl::string_view reason = failure.reason();
+  // A scheduler's sentence has all of it.
+  if (absl::ConsumePrefix(
+          &reason, absl::StrCat("rank ", failure.rank(), " on node ", failure.node(), " "))) {
+    return std::string(reason);
+  }
+  const std::string line = tail.empty() ? "" : absl::StrCat(": ", tail.back());
+  const std::string note = reason.empty() ? "" : absl::StrCat(" (", reason, ")");
+  if (failure.signal() != 0)
+    return absl::StrCat("was killed by ", SignalName(failure.signal()), note, line);
+  if (failure.exit_code() != 0)
+    return absl::StrCat("exited with code ", failure.exit_code(), note, line);
+  return absl::StrCat("failed", note, line);
 }
 
 // "followed: ranks 0, 2"
@@ -98,6 +112,14 @@ std::string StateName(JobState state) {
   return absl::AsciiStrToLower(absl::StripPrefix(name, "JOB_STATE_"));
 }
 
+std::string StateSentence(const Job& job) {
+  const std::string state = StateName(job.state());
+  if (job.reason().empty()) return state;
+  // Many reasons begin with the state.
+  if (absl::StartsWith(job.reason(), state + ":")) return job.reason();
+  return absl::StrCat(state, ": ", job.reason());
+}
+
 std::string SignalName(int signal) {
   const char* name = sigabbrev_np(signal);
   return name != nullptr ? absl::StrCat("SIG", name) : absl::StrCat("signal ", signal);
@@ -128,17 +150,8 @@ std::string FailureReport(const Job& job) {
   }
   const FirstFailure& failure = job.first_failure();
   const std::vector<std::string> tail = TailLines(failure.stderr_tail());
-  std::string text =
-      absl::StrCat("ringctl: rank ", failure.rank(), " (node ", failure.node(), ") ");
-  const bool has_status = failure.signal() != 0 || failure.exit_code() != 0;
-  if (has_status) absl::StrAppend(&text, HowItEnded(failure.exit_code(), failure.signal()));
-  if (!failure.reason().empty()) {
-    absl::StrAppend(&text, has_status ? " (" : "failed: ", failure.reason(), has_status ? ")" : "");
-  } else if (!has_status) {
-    absl::StrAppend(&text, "failed");
-  }
-  if (!tail.empty()) absl::StrAppend(&text, ": ", tail.back());
-  absl::StrAppend(&text, "\n");
+  std::string text = absl::StrCat("ringctl: rank ", failure.rank(), " (node ", failure.node(), ") ",
+                                  HowItEnded(failure, tail), "\n");
   if (tail.size() > 1) {
     absl::StrAppend(&text, "  last lines of rank ", failure.rank(), "'s standard error:\n");
     for (const std::string& line : tail) absl::StrAppend(&text, "    ", line, "\n");

@@ -21,6 +21,8 @@ constexpr absl::Duration kRetryPause = absl::Milliseconds(200);
 constexpr absl::Duration kOutputTimeout = absl::Seconds(10);
 // Between the second interrupt and giving up on the job.
 constexpr absl::Duration kKillTimeout = absl::Seconds(3);
+// Who waits for less need not be told.
+constexpr absl::Duration kMinPatience = absl::Seconds(5);
 constexpr int kSignalBase = 128;
 
 void Say(const std::string& text) {
@@ -50,6 +52,7 @@ absl::StatusOr<int> ForegroundJob::Run(const std::string& job) {
   if (options_.show_output) logs_thread_ = std::thread([this] { LogsLoop(); });
   if (interrupts_ != nullptr) interrupts_->SetHandler([this](int count) { Interrupt(count); });
   const absl::Status watched = WatchLoop();
+  watch_done_.Notify();
   AwaitOutput();
   if (!watched.ok() && !gave_up_ && !output_lost_) return watched;
   if (IsFinal(job_.state())) WriteFully(STDERR_FILENO, FailureReport(job_));
@@ -75,7 +78,7 @@ void ForegroundJob::Interrupt(int count) {
   } else if (count == 2) {
     Say("killing it");
     (void)client_->Signal(job_id_, SIGKILL);
-    absl::SleepFor(kKillTimeout);
+    if (watch_done_.WaitForNotificationWithTimeout(kKillTimeout)) return;
     gave_up_ = true;
     watch_calls_.Cancel();
     logs_calls_.Cancel();
@@ -137,8 +140,7 @@ void ForegroundJob::OnChange(const Job& job) {
   const bool changed = job.state() != job_.state() || job.reason() != job_.reason();
   const bool waits = job.state() == JOB_STATE_QUEUED && !job.reason().empty();
   if (changed && (options_.verbose || (waits && options_.hold))) {
-    Say(absl::StrCat("job ", job.id(), " ", StateName(job.state()),
-                     job.reason().empty() ? "" : absl::StrCat(": ", job.reason())));
+    Say(absl::StrCat("job ", job.id(), " ", StateSentence(job)));
   }
   job_ = job;
 }
@@ -156,10 +158,9 @@ absl::Status ForegroundJob::WatchLoop() {
     });
     if (IsFinal(job_.state())) return absl::OkStatus();
     if (watch_calls_.cancelled()) return absl::CancelledError("given up");
-    // A stream that ends early without an error: the scheduler is going away.
     if (!status.ok() && !absl::IsUnavailable(status)) return status;
     if (options_.check_health) RINGD_RETURN_IF_ERROR(options_.check_health());
-    if (!told && options_.patience > kRetryPause) {
+    if (!told && !status.ok() && options_.patience > kMinPatience) {
       Say(absl::StrCat("lost the scheduler at ", client_->address(), "; looking for it"));
       told = true;
     }

@@ -60,6 +60,7 @@ class ForegroundJob {
   CallGroup watch_calls_;
   CallGroup logs_calls_;
   CallGroup hold_calls_;
+  absl::Notification watch_done_;
   absl::Notification logs_done_;
   std::atomic<bool> output_lost_ = false;
   std::atomic<bool> gave_up_ = false;  // The user wants no more waiting.

@@ -16,7 +16,11 @@ namespace {
 sigset_t Signals() {
   sigset_t set;
   sigemptyset(&set);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set, signal);
+  for (const int signal : {SIGINT, SIGTERM}) sigaddset(&set, signal);
+  struct sigaction hangup;
+  // nohup: it is to go on.
+  if (sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler != SIG_IGN)
+    sigaddset(&set, SIGHUP);
   return set;
 }
 
@@ -49,6 +53,7 @@ int Interrupts::first_signal() const {
 void Interrupts::SetHandler(std::function<void(int)> handler) {
   {
     MutexLock lock(&mu_);
+    while (delivering_) idle_.Wait(&mu_);
     handler_ = std::move(handler);
   }
   eventfd_write(wake_.get(), 1);
@@ -63,8 +68,12 @@ void Interrupts::Deliver() {
       if (stopping_ || !handler_ || delivered_ == count_) return;
       number = ++delivered_;
       handler = handler_;
+      delivering_ = true;
     }
     handler(number);
+    MutexLock lock(&mu_);
+    delivering_ = false;
+    idle_.SignalAll();
   }
 }
 

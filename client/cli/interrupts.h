@@ -10,7 +10,8 @@
 
 namespace ringd::cli {
 
-// Takes SIGINT, SIGTERM and SIGHUP while it lives and reports them on a thread of its own.
+// Takes SIGINT, SIGTERM and (unless ignored) SIGHUP while it lives and reports them on a thread of
+// its own.
 //
 // Life: construct before any other thread is started (they inherit the mask); one at a time.
 // Thread-safe.
@@ -25,7 +26,7 @@ class Interrupts {
   int first_signal() const;
 
   // Calls handler(count) for each, counting from 1, those that came before included; on the thread
-  // of this object.
+  // of this object. Blocks until a call of the handler before has returned.
   void SetHandler(std::function<void(int)> handler);
 
  private:
@@ -39,6 +40,8 @@ class Interrupts {
   int count_ ABSL_GUARDED_BY(mu_) = 0;
   int delivered_ ABSL_GUARDED_BY(mu_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  bool delivering_ ABSL_GUARDED_BY(mu_) = false;
+  CondVar idle_;
   std::function<void(int)> handler_ ABSL_GUARDED_BY(mu_);
   std::thread thread_;
 };

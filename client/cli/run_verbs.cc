@@ -6,6 +6,7 @@
 #include <iostream>
 #include <memory>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/cli/embedded_cluster.h"
@@ -57,14 +58,22 @@ absl::Status FitEmbedded(const JobOptions& options, JobSpec* spec) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<int> Follow(ClusterClient* client, Interrupts* interrupts, const JobSpec& spec,
+void TellLeftOut(const std::vector<std::string>& names) {
+  if (names.empty()) return;
+  std::cerr << "ringctl: not passed to the ranks (--env NAME or --env-all does): "
+            << absl::StrJoin(names, " ") << "\n";
+}
+
+absl::StatusOr<int> Follow(ClusterClient* client, Interrupts* interrupts, const JobRequest& request,
                            ForegroundJob::Options options) {
-  RINGD_ASSIGN_OR_RETURN(const auto submitted, client->Submit(spec));
+  RINGD_ASSIGN_OR_RETURN(const auto submitted, client->Submit(request.spec));
+  TellLeftOut(request.left_out);
   if (options.verbose) std::cerr << "ringctl: job " << submitted.job() << "\n";
   return ForegroundJob(client, interrupts, std::move(options)).Run(submitted.job());
 }
 
-absl::StatusOr<int> RunEmbedded(const JobOptions& options, JobSpec spec, bool verbose) {
+absl::StatusOr<int> RunEmbedded(const JobOptions& options, JobRequest request, bool verbose) {
+  JobSpec& spec = request.spec;
   RINGD_RETURN_IF_ERROR(FitEmbedded(options, &spec));
   if (const int cores = UsableCores(); spec.ranks() > cores) {
     std::cerr << "ringctl: warning: " << spec.ranks() << " ranks share " << cores
@@ -78,7 +87,7 @@ absl::StatusOr<int> RunEmbedded(const JobOptions& options, JobSpec spec, bool ve
                              .interrupted = [&] { return interrupts.first_signal() != 0; }});
   if (absl::IsCancelled(cluster.status())) return kSignalBase + interrupts.first_signal();
   RINGD_RETURN_IF_ERROR(cluster.status());
-  auto code = Follow((*cluster)->client(), &interrupts, spec,
+  auto code = Follow((*cluster)->client(), &interrupts, request,
                      {.ranks = spec.ranks(),
                       .verbose = verbose,
                       .patience = absl::Seconds(2),
@@ -88,12 +97,6 @@ absl::StatusOr<int> RunEmbedded(const JobOptions& options, JobSpec spec, bool ve
   return code;
 }
 
-void TellLeftOut(const std::vector<std::string>& names) {
-  if (names.empty()) return;
-  std::cerr << "ringctl: not passed to the ranks (--env NAME or --env-all does): "
-            << absl::StrJoin(names, " ") << "\n";
-}
-
 absl::StatusOr<int> Run(const Invocation& invocation, JobOptions options) {
   const bool embedded = invocation.settings.scheduler.empty();
   options.environment.all |= embedded;
@@ -101,11 +104,10 @@ absl::StatusOr<int> Run(const Invocation& invocation, JobOptions options) {
                          BuildJob(options, invocation.command, CurrentSurroundings()));
   request.spec.set_foreground(true);
   const bool verbose = invocation.settings.verbose;
-  if (embedded) return RunEmbedded(options, std::move(request.spec), verbose);
+  if (embedded) return RunEmbedded(options, std::move(request), verbose);
   Interrupts interrupts;
   RINGD_ASSIGN_OR_RETURN(const auto client, ConnectToCluster(invocation.settings, "run"));
-  TellLeftOut(request.left_out);
-  return Follow(client.get(), &interrupts, request.spec,
+  return Follow(client.get(), &interrupts, request,
                 {.ranks = request.spec.ranks(), .verbose = verbose, .patience = kPatience});
 }
 
@@ -114,15 +116,15 @@ absl::StatusOr<int> Submit(const Invocation& invocation, const JobOptions& optio
                          BuildJob(options, invocation.command, CurrentSurroundings()));
   request.spec.set_queue(true);
   RINGD_ASSIGN_OR_RETURN(const auto client, ConnectToCluster(invocation.settings, "submit"));
-  TellLeftOut(request.left_out);
   RINGD_ASSIGN_OR_RETURN(const auto submitted, client->Submit(request.spec));
+  TellLeftOut(request.left_out);
   if (invocation.settings.IsJson()) {
     std::cout << JsonText({{"id", submitted.job()}, {"reason", submitted.reason()}});
     return 0;
   }
   std::cout << submitted.job() << std::endl;
-  if (!submitted.reason().empty()) {
-    std::cerr << "ringctl: " << submitted.job() << " waits: " << submitted.reason() << "\n";
+  if (absl::StartsWith(submitted.reason(), "queued")) {
+    std::cerr << "ringctl: " << submitted.job() << " " << submitted.reason() << "\n";
   }
   return 0;
 }

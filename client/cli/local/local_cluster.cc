@@ -301,7 +301,14 @@ absl::Status StartMember(const LocalCluster& cluster, const std::string& name) {
   const auto never = [] { return false; };
   if (name != kSchedulerName) RINGD_RETURN_IF_ERROR(cluster.FindNode(name).status());
   if (RunningPid(cluster.PidFile(name)) == 0) RINGD_RETURN_IF_ERROR(StartProcess(cluster, name));
-  if (name == kSchedulerName) return AwaitScheduler(cluster, never);
+  if (name == kSchedulerName) {
+    RINGD_RETURN_IF_ERROR(AwaitScheduler(cluster, never));
+    std::set<std::string> running;  // Come back by themselves.
+    for (const LocalNode& node : cluster.nodes) {
+      if (RunningPid(cluster.PidFile(node.name)) != 0) running.insert(node.name);
+    }
+    return AwaitNodes(cluster, running, never);
+  }
   // Without a scheduler nobody can say that it has joined.
   if (RunningPid(cluster.PidFile(kSchedulerName)) == 0) return CheckRuns(cluster, name, never);
   return AwaitNodes(cluster, {name}, never);

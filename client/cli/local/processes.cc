@@ -38,7 +38,9 @@ std::vector<std::string> Entries(const std::string& directory) {
   std::vector<std::string> names;
   const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir(directory.c_str()), closedir);
   if (folder == nullptr) return names;
-  while (const dirent* entry = readdir(folder.get())) names.emplace_back(entry->d_name);
+  while (const dirent* entry = readdir(folder.get())) {
+    if (entry->d_name[0] != '.') names.emplace_back(entry->d_name);
+  }
   return names;
 }
 
@@ -136,9 +138,9 @@ absl::StatusOr<ProcessStat> ParseProcessStat(const std::string& line) {
   // "PID (NAME) STATE PARENT ...": a name may have spaces and brackets. start_time is field 22.
   constexpr size_t kParent = 1, kStartTime = 19;
   const size_t name_end = line.rfind(')');
+  const std::string rest = name_end == std::string::npos ? "" : line.substr(name_end + 1);
   const std::vector<absl::string_view> fields =
-      absl::StrSplit(name_end == std::string::npos ? "" : line.substr(name_end + 1),
-                     absl::ByAnyChar(" \n"), absl::SkipEmpty());
+      absl::StrSplit(rest, absl::ByAnyChar(" \n"), absl::SkipEmpty());
   ProcessStat stat;
   if (fields.size() <= kStartTime || fields[0].size() != 1 ||
       !absl::SimpleAtoi(fields[kParent], &stat.parent) ||
@@ -170,9 +172,15 @@ absl::Status StartDetached(const DetachedOptions& options) {
   spawn.new_session = true;
   spawn.fds = {{STDOUT_FILENO, log.get()}, {STDERR_FILENO, log.get()}};
   RINGD_ASSIGN_OR_RETURN(const Child child, SpawnIn(options.netns, spawn));
-  RINGD_ASSIGN_OR_RETURN(const ProcessStat stat, StatOf(child.pid));
-  return WriteFileText(options.pid_file, absl::StrCat(child.pid, " ", stat.start_time, "\n"),
-                       kPrivate);
+  const auto stat = StatOf(child.pid);
+  absl::Status status = stat.status();
+  if (stat.ok()) {
+    const std::string text = absl::StrCat(child.pid, " ", stat->start_time, "\n");
+    status = WriteFileText(options.pid_file, text, kPrivate);
+  }
+  // Without a pid file nobody would find it again.
+  if (!status.ok()) kill(child.pid, SIGKILL);
+  return status;
 }
 
 namespace {
@@ -206,16 +214,19 @@ void StopProcesses(const std::vector<std::string>& pid_files, absl::Duration pat
 std::vector<pid_t> WorkersOf(const std::string& run_directory) {
   std::vector<pid_t> pids;
   const std::string folder = run_directory + "/w";
-  for (const std::string& name : Entries(folder)) {
-    if (!absl::EndsWith(name, ".sock")) continue;
-    UniqueFd socket;
-    PeerCredentials listener;  // Of whoever listens: a worker.
-    if (ConnectUnix(absl::StrCat(folder, "/", name), SOCK_SEQPACKET, &socket) == 0 &&
-        GetPeerCredentials(socket.get(), &listener) == 0 && listener.pid > 0) {
-      pids.push_back(listener.pid);
+  for (const std::string& job : Entries(folder)) {
+    for (const std::string& name : Entries(absl::StrCat(folder, "/", job))) {
+      const std::string path = absl::StrCat(folder, "/", job, "/", name);
+      UniqueFd socket;
+      PeerCredentials listener;  // Of whoever listens: a worker.
+      if (absl::EndsWith(name, ".sock") && ConnectUnix(path, SOCK_SEQPACKET, &socket) == 0 &&
+          GetPeerCredentials(socket.get(), &listener) == 0 && listener.pid > 0) {
+        pids.push_back(listener.pid);
+      }
     }
   }
   std::sort(pids.begin(), pids.end());
+  pids.erase(std::unique(pids.begin(), pids.end()), pids.end());
   return pids;
 }
 
