@@ -36,8 +36,6 @@ std::string NodeMachine::ExitSentence(const cluster::v1::RankUpdate& update) con
     const char* name = sigabbrev_np(update.signal());
     text = absl::StrCat(who, " was killed by signal ", update.signal());
     if (name != nullptr) absl::StrAppend(&text, " (SIG", name, ")");
-  } else if (update.exit_code() == 0) {
-    return absl::StrCat(who, " has finished");
   } else {
     text = absl::StrCat(who, " exited with code ", update.exit_code());
   }
@@ -53,7 +51,10 @@ std::string NodeMachine::ExitSentence(const cluster::v1::RankUpdate& update) con
 Cause NodeMachine::EndCause(const cluster::v1::RankUpdate& update) const {
   Cause cause;
   cause.kind = Cause::Kind::kPeerFailed;
-  cause.message = ExitSentence(update);
+  // Of a rank that has finished the engine knows more: after how many operations, and which one
+  // waits.
+  const bool finished = update.exit_code() == 0 && update.signal() == 0 && !update.start_failed();
+  if (!finished) cause.message = ExitSentence(update);
   cause.failure.set_rank(update.rank());
   cause.failure.set_node(options_.hello.name());
   cause.failure.set_exit_code(update.exit_code());
@@ -170,7 +171,7 @@ void NodeMachine::EndRank(Job& job, Rank& rank) {
   const Cause cause = EndCause(rank.last);
   LogText(failed ? action::Log::Level::kWarning : action::Log::Level::kInfo,
           absl::StrCat("rank ended job=", job.name(), " rank=", rank.last.rank(),
-                       " how=", cause.message));
+                       " how=", failed ? cause.message : "finished"));
   actions_.push_back(action::EndRank{job.name(), rank.last.rank(), cause});
   Write(job);
   SendRank(rank);
