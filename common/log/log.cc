@@ -34,14 +34,15 @@ std::shared_ptr<spdlog::logger> GetLogger(const std::string& room) {
       std::make_shared<spdlog::sinks::stderr_sink_mt>());
   if (auto existing = spdlog::get(room)) return existing;
   auto logger = std::make_shared<spdlog::logger>(room, sink);
-  logger->set_formatter(
-      std::make_unique<spdlog::pattern_formatter>(kPattern, spdlog::pattern_time_type::utc));
   logger->flush_on(spdlog::level::trace);
   try {
     spdlog::initialize_logger(logger);  // Applies the levels set so far.
   } catch (const spdlog::spdlog_ex&) {  // Another thread was first.
     if (auto existing = spdlog::get(room)) return existing;
   }
+  // After initialize_logger, which sets a formatter of its own.
+  logger->set_formatter(
+      std::make_unique<spdlog::pattern_formatter>(kPattern, spdlog::pattern_time_type::utc));
   return logger;
 }
 
