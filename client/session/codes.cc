@@ -2,7 +2,6 @@
 
 #include <string.h>
 
-
 namespace ringd::session {
 
 absl::Status ToStatus(uint32_t code, const std::string& text) {
