@@ -13,6 +13,7 @@ ringd runs on arena buffers, in place. Gloo is torch.distributed's, as it comes.
 import argparse
 import json
 import os
+import socket
 import statistics
 import subprocess
 import time
@@ -63,6 +64,13 @@ def kernel_seconds(path: str, ranks: int, size: int, rounds: int) -> float:
     return micros * 1e-6
 
 
+def choose_interface() -> None:
+    """Gloo guesses its interface from the host's name; between nodes, name the first that is real."""
+    real = [name for _, name in socket.if_nameindex() if name != "lo"]
+    if ringd.cross_size() > 1 and real:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", real[0])
+
+
 def measure(size: int, rounds: int, kernel: str | None) -> dict[str, float]:
     buffer = ringd.empty(size // 4, np.float32)
     tensor = torch.zeros(size // 4)
@@ -98,6 +106,7 @@ def main() -> None:
 
     ringd.init()
     torch.set_num_threads(1)
+    choose_interface()
     dist.init_process_group("gloo")
     nodes = ringd.cross_size()
     if ringd.rank() == 0 and not arguments.json:
