@@ -99,7 +99,7 @@ def test_digits_reach_their_accuracy_on_two_ranks(tmp_path):
 @pytest.mark.timeout(300)
 def test_digits_are_the_same_model_on_any_number_of_ranks(tmp_path, two_nodes):
     # 46 does not divide the data, nor do 3 or 4 ranks divide it: parts and last batch are uneven.
-    options = ["--epochs", "3", "--batch", "46"]
+    options = ["--epochs", "2", "--batch", "46"]
     expected, _ = train(tmp_path / "alone", 0, "--standalone", *options)
     for name, ranks, env in [("1", 1, None), ("3", 3, None), ("2x2", 4, two_nodes)]:
         result, _ = train(tmp_path / name, ranks, *options, env=env)
