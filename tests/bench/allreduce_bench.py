@@ -65,7 +65,7 @@ def kernel_seconds(path: str, ranks: int, size: int, rounds: int) -> float:
 
 
 def choose_interface() -> None:
-    """Gloo guesses its interface from the host's name; between nodes, name the first that is real."""
+    """Gloo guesses its interface from the host's name; between nodes name a real one."""
     real = [name for _, name in socket.if_nameindex() if name != "lo"]
     if ringd.cross_size() > 1 and real:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", real[0])
