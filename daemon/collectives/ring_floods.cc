@@ -289,7 +289,9 @@ void RingCommunicator::OnLinkBroken(Side side, const absl::Status& status) {
   outcome.message = absl::IsInvalidArgument(status)
                         ? absl::StrCat("node ", outcome.node, " broke the data protocol: ", reason)
                         : absl::StrCat("lost connection to node ", outcome.node, ": ", reason);
-  GetLogger("collectives")->warn("ring broken node={} reason=\"{}\"", outcome.node, reason);
+  // With nothing under way, it may just be the end of the job.
+  const auto level = running_.empty() ? spdlog::level::info : spdlog::level::warn;
+  GetLogger("collectives")->log(level, "ring broken node={} reason=\"{}\"", outcome.node, reason);
   SendFlood(wire::FrameType::kAbortFrom, {wire::kAllChannels, 0}, 0, {outcome, ""});
   FlushControl();
   BreakRing(outcome);

@@ -67,6 +67,7 @@ void RingCommunicator::OnSent(uint64_t tag) {
 
 absl::Status RingCommunicator::OnDataComplete(const wire::FrameHeader& header,
                                               const std::byte* payload) {
+  if (broken_.has_value()) return absl::OkStatus();
   std::optional<EarlyFrame> early = std::exchange(receiving_early_, std::nullopt);
   RingChannel& channel = channels_[header.channel];
   const OperationPtr operation = channel.Find(header.sequence);
