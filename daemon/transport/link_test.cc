@@ -132,11 +132,12 @@ TEST_F(LinkTest, DropData_RemovesQueuedFramesAndCopiesTheOneUnderWay) {
 
 TEST_F(LinkTest, OnData_Null_DiscardsThePayload) {
   at_b_.discard = true;
-  SendData(1, std::string(300'000, 'x'));
+  const std::string first(300'000, 'x'), second = "y";
+  SendData(1, first);
   Drive(100);
   EXPECT_TRUE(at_b_.headers.empty());
   at_b_.discard = false;
-  SendData(2, "y");
+  SendData(2, second);
   Drive();
   ASSERT_EQ(at_b_.payloads.size(), 1u);
   EXPECT_EQ(at_b_.payloads[0], "y");
@@ -144,7 +145,8 @@ TEST_F(LinkTest, OnData_Null_DiscardsThePayload) {
 
 TEST_F(LinkTest, OnData_Error_BreaksTheLinkAndCutsThePeerOff) {
   at_b_.refuse = true;
-  SendData(1, "x");
+  const std::string payload = "x";
+  SendData(1, payload);
   Drive();
   EXPECT_EQ(b_->status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(a_->status().code(), absl::StatusCode::kUnavailable);
