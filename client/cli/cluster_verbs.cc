@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/cli/completion.h"
-#include "client/cli/report.h"
+#include "client/cli/output/report.h"
 #include "client/cli/verbs.h"
 #include "common/base/version.h"
 #include "common/status/macros.h"

@@ -6,9 +6,9 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "client/cli/foreground_job.h"
-#include "client/cli/rank_output.h"
-#include "client/cli/report.h"
+#include "client/cli/output/rank_output.h"
+#include "client/cli/output/report.h"
+#include "client/cli/run/foreground_job.h"
 #include "client/cli/verbs.h"
 #include "common/status/macros.h"
 

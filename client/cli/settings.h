@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/cli/cluster_client.h"
+#include "client/cli/run/cluster_client.h"
 #include "common/config/config.h"
 
 namespace ringd::cli {

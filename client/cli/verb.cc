@@ -11,7 +11,7 @@
 #include "CLI/Formatter.hpp"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "client/cli/report.h"
+#include "client/cli/output/report.h"
 #include "common/base/version.h"
 #include "common/config/config.h"
 #include "common/status/macros.h"

@@ -3,7 +3,7 @@
 #include <unistd.h>
 
 #include "absl/strings/str_cat.h"
-#include "client/cli/file_text.h"
+#include "client/cli/output/file_text.h"
 #include "common/status/macros.h"
 #include "nlohmann/json.hpp"
 

@@ -13,10 +13,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "client/cli/interrupts.h"
 #include "client/cli/local/local_cluster.h"
 #include "client/cli/local/processes.h"
-#include "client/cli/report.h"
+#include "client/cli/output/report.h"
+#include "client/cli/run/interrupts.h"
 #include "common/config/config.h"
 #include "common/status/macros.h"
 

@@ -10,8 +10,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "client/cli/file_text.h"
 #include "client/cli/local/tool.h"
+#include "client/cli/output/file_text.h"
 #include "common/crypto/crypto.h"
 #include "common/status/macros.h"
 

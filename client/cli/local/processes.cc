@@ -22,7 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
-#include "client/cli/file_text.h"
+#include "client/cli/output/file_text.h"
 #include "common/base/unix_socket.h"
 #include "common/process/process.h"
 #include "common/status/macros.h"
