@@ -148,6 +148,9 @@ absl::Status Daemon::SetUp() {
   arenas.path = session.arena_socket;
   arenas.mode = options_.shared ? 0666 : 0600;
   arenas.arena_max_bytes = static_cast<uint64_t>(options_.arena_max);
+  arenas.inherited = [this](const std::string& job, const std::string& reason) {
+    driver_->FailJob(job, reason);
+  };
   RINGD_ASSIGN_OR_RETURN(arenas_, ArenaServer::Create(arenas, engine_.get(), table_.get()));
   const NodeDriverParts parts{engine_.get(),  table_.get(),   arenas_.get(),
                               spawner_.get(), watcher_.get(), records_.get()};
@@ -232,6 +235,15 @@ void Daemon::EndRanks(absl::Duration grace, const std::string& reason) {
   if (!driver_->EndRanks(grace, reason, kEndTimeout)) {
     GetLogger("main")->error("ranks are left that can't be ended");
   }
+}
+
+bool Daemon::HasRanksToLeave() { return !options_.embedded && !driver_->Jobs().empty(); }
+
+void Daemon::LeaveRanks() {
+  server_->Shutdown(kServerGrace);
+  driver_->Stop();
+  arenas_.reset();
+  _exit(0);
 }
 
 absl::Status Daemon::Run() {

@@ -35,6 +35,13 @@ class Daemon {
   // Blocks until a signal, the end of the lifeline, or the scheduler's word ends it. OK: as asked.
   absl::Status Run();
 
+  // Whether ranks are to go on without this daemon: then LeaveRanks, instead of the destructor,
+  // ends the process.
+  bool HasRanksToLeave();
+  // Closes everything but the engine, whose orderly end would end the clients' arenas too, and
+  // exits with code 0.
+  [[noreturn]] void LeaveRanks();
+
  private:
   explicit Daemon(Options options) : options_(std::move(options)) {}
   absl::Status SetUp();

@@ -49,5 +49,6 @@ int main(int argc, char** argv) {
       ringd::daemon::Daemon::Create(parsed->options);
   if (!daemon.ok()) return Fail(daemon.status(), kBadInput);
   const absl::Status ended = (*daemon)->Run();
+  if (ended.ok() && (*daemon)->HasRanksToLeave()) (*daemon)->LeaveRanks();
   return ended.ok() ? 0 : Fail(ended, 1);
 }

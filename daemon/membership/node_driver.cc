@@ -159,6 +159,10 @@ std::vector<std::string> NodeDriver::Jobs() {
   return jobs_;
 }
 
+void NodeDriver::FailJob(const std::string& job, const std::string& reason) {
+  Post(event::RingFailed{job, absl::UnavailableError(reason)});
+}
+
 void NodeDriver::OnWorkerAttached(const std::string& job, int rank, uint64_t line, pid_t pid) {
   Post(event::WorkerAttached{job, rank, line, pid, ProcessStartTime(pid)});
 }

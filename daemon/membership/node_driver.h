@@ -62,6 +62,9 @@ class NodeDriver : public WorkerObserver {
   // Ends all ranks: TERM, after `grace` KILL (zero: KILL at once). Blocks until nothing is left or
   // `timeout` has passed; false: something may be left.
   bool EndRanks(absl::Duration grace, const std::string& reason, absl::Duration timeout);
+  // The job's operations fail on this node: ranks that end by that say so. Thread-safe from Restore
+  // on.
+  void FailJob(const std::string& job, const std::string& reason);
   // Ends the thread; ranks that run go on.
   void Stop();
 

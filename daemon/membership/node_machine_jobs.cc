@@ -335,6 +335,7 @@ void NodeMachine::On(const event::Restored& event) {
   LogText(action::Log::Level::kInfo,
           absl::StrCat("job taken over job=", job.name(), " generation=", job.order->generation(),
                        " ranks=", job.ranks.size()));
+  RemoveIfOver(job);
 }
 
 }  // namespace ringd::daemon

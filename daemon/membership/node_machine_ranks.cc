@@ -165,7 +165,7 @@ void NodeMachine::EndRank(Job& job, Rank& rank) {
   if (failed) {
     rank.last.set_followed(job.failed);
     if (rank.last.reason().empty())
-      rank.last.set_reason(!rank.blame.empty() ? rank.blame : job.trouble);
+      rank.last.set_reason(!job.trouble.empty() ? job.trouble : rank.blame);
     job.failed = true;
   }
   const Cause cause = EndCause(rank.last);

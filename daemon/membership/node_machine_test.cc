@@ -394,6 +394,16 @@ TEST_F(NodeMachineTest, Restored_WorkerDoesNotComeBack_RankIsSwept) {
   EXPECT_EQ(Only<action::SweepRank>().size(), 1u);
 }
 
+TEST_F(NodeMachineTest, Restored_NoProcessIsLeft_JobIsRemoved) {
+  RunJob(1);
+  Exit(0, 0);
+  v1::JobRecord record = LastRecord(actions_);
+  record.mutable_ranks(0)->set_gone(true);
+  Restart();
+  Do(event::Restored{record});
+  EXPECT_EQ(Only<action::RemoveJob>().size(), 1u);
+}
+
 TEST_F(NodeMachineTest, Restored_OnTwoNodes_RanksAreToldToEndWithTheReason) {
   RunJob(1, 2);
   Exit(0, 0);

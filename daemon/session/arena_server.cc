@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <fstream>
 
@@ -57,6 +58,14 @@ pid_t PidOf(int pidfd) {
     if (line.rfind("Pid:", 0) == 0) return static_cast<pid_t>(std::atol(line.c_str() + 4));
   }
   return 0;
+}
+
+// Whether a daemon has written to this arena's header: each one leaves its incarnation there.
+bool ServedBefore(int memory) {
+  uint64_t incarnation = 0;
+  const ssize_t bytes =
+      pread(memory, &incarnation, sizeof(incarnation), offsetof(arena::ArenaHeader, incarnation));
+  return bytes != sizeof(incarnation) || incarnation != 0;
 }
 
 template <typename Message>
@@ -290,6 +299,7 @@ absl::StatusOr<UniqueFd> ArenaServer::OfferFirst(const SessionOwner& owner,
     }
     Drop(key);  // A newer session replaces the older one's.
   }
+  if (ServedBefore(memory.get())) FailInherited(owner);
   RINGD_ASSIGN_OR_RETURN(const int doorbell,
                          engine_->AddClient(owner.job, owner.rank, offer.arena,
                                             ArenaSegment{memory.release(), offer.bytes}));
@@ -302,6 +312,16 @@ absl::StatusOr<UniqueFd> ArenaServer::OfferFirst(const SessionOwner& owner,
   GetLogger("session")->debug("client added job={} rank={} arena={} bytes={}", owner.job,
                               owner.rank, offer.arena, offer.bytes);
   return UniqueFd(fcntl(doorbell, F_DUPFD_CLOEXEC, 0));
+}
+
+void ArenaServer::FailInherited(const SessionOwner& owner) {
+  Outcome outcome;
+  outcome.code = arena::Code::kUnavailable;
+  outcome.message = absl::StrCat("the daemon was restarted while rank ", owner.rank,
+                                 "'s process was attached: the job's operations can't go on");
+  GetLogger("session")->warn("client of the daemon before job={} rank={}", owner.job, owner.rank);
+  engine_->FailJob(owner.job, outcome);
+  if (options_.inherited) options_.inherited(owner.job, outcome.message);
 }
 
 absl::Status ArenaServer::OfferNext(const SessionOwner& owner, const attach::ArenaOffer& offer,

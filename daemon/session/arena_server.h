@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -32,6 +33,10 @@ struct ArenaServerOptions {
   std::string path;
   mode_t mode = 0600;
   uint64_t arena_max_bytes = 0;  // Of all segments of a client; 0: as the worker finds right.
+  // A client has come over from the daemon before us. Only that one knew how far its operations had
+  // got, so the job's operations have been failed (Engine::FailJob) before the engine sees its
+  // arena. On the server's thread.
+  std::function<void(const std::string& job, const std::string& reason)> inherited;
 };
 
 // Takes packets of proto/attach.h on a thread of its own, checks sender, session, sizes and seals,
@@ -88,6 +93,7 @@ class ArenaServer {
   absl::StatusOr<UniqueFd> OfferFirst(const SessionOwner& owner, const attach::ArenaOffer& offer,
                                       const std::string& secret, const SegmentIdentity& identity,
                                       UniqueFd memory);
+  void FailInherited(const SessionOwner& owner);
   absl::Status OfferNext(const SessionOwner& owner, const attach::ArenaOffer& offer,
                          const SegmentIdentity& identity, UniqueFd memory);
   absl::Status SetProcess(const Connection& connection, const attach::ClientAttached& message,

@@ -7,6 +7,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cstddef>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -166,6 +167,17 @@ TEST_F(ArenaServerTest, Offer_SameMemoryAfterReattach_IsAcceptedWithoutTheEngine
   EXPECT_EQ(Ask(Offer(1), {memory.get()}), Code(arena::Code::kOk));
   EXPECT_EQ(answer_fds_.size(), 1u);
   EXPECT_THAT(engine_.Take(), IsEmpty());
+}
+
+TEST_F(ArenaServerTest, Offer_ArenaThatAnotherDaemonHasServed_JobsOperationsFailFirst) {
+  const UniqueFd memory = Memory();
+  const uint64_t incarnation = 77;
+  ASSERT_EQ(pwrite(memory.get(), &incarnation, sizeof(incarnation),
+                   offsetof(arena::ArenaHeader, incarnation)),
+            8);
+  EXPECT_EQ(Ask(Offer(1), {memory.get()}), Code(arena::Code::kOk));
+  EXPECT_THAT(engine_.Take(), ElementsAre(HasSubstr("fail j-1 the daemon was restarted"),
+                                          HasSubstr("client j-1 0 1")));
 }
 
 TEST_F(ArenaServerTest, Offer_OtherMemoryWhileAClientIsThere_IsRefusedUntilItIsDetachedOrReplaced) {

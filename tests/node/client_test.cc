@@ -1,8 +1,10 @@
 // Collectives from end to end: client, worker, daemon and engine as they ship.
 #include <signal.h>
 
+#include <fstream>
 #include <string>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
@@ -101,22 +103,69 @@ TEST(ClientTest, Allreduce_PeerOnAnotherNodeDies_SurvivorRaisesWithTheCause) {
               AllOf(HasSubstr("rank 1"), HasSubstr("node b"), HasSubstr("signal 9")));
 }
 
-TEST(ClientTest, Allreduce_DaemonRestartedBetweenClients_LaterOnesWork) {
-  TestCluster cluster;
-  cluster.StartDaemon("a");
-  const std::string go = absl::StrCat(cluster.directory(), "/go");
-  const std::string id = cluster.Submit(cluster.Shell(
-      absl::StrCat(CClient(), "; while [ ! -e ", go, " ]; do sleep 0.05; done; ", CClient()), 2));
-  cluster.WaitForRunning(id);
-  absl::SleepFor(absl::Milliseconds(500));
-  cluster.Kill(cluster.daemon("a"), SIGKILL);
+// Runs two ranks of which the second waits for the file `go` before it joins the first in an
+// allreduce.
+std::string SecondWaitsForGo(const TestCluster& cluster) {
+  return absl::StrCat("if [ $RINGD_RANK = 1 ]; then while [ ! -e ", cluster.directory(),
+                      "/go ]; do sleep 0.05; done; fi; ", CClient());
+}
+
+void Go(const TestCluster& cluster) {
+  std::ofstream(absl::StrCat(cluster.directory(), "/go")) << "\n";
+}
+
+void RestartDaemon(TestCluster& cluster, int signal) {
+  cluster.Kill(cluster.daemon("a"), signal);
+  if (signal != SIGKILL) {
+    EXPECT_EQ(cluster.WaitForDaemon("a").exit_code, 0);
+  }
   cluster.StartDaemon("a");
   absl::SleepFor(absl::Milliseconds(500));  // The workers are back.
-  ASSERT_EQ(system(("touch " + go).c_str()), 0);
+}
+
+class RestartTest : public testing::TestWithParam<int> {};
+
+TEST_P(RestartTest, DaemonRestartedBetweenClients_LaterOnesWork) {
+  TestCluster cluster;
+  cluster.StartDaemon("a");
+  const std::string id =
+      cluster.Submit(cluster.Shell(absl::StrCat(CClient(), "; while [ ! -e ", cluster.directory(),
+                                                "/go ]; do sleep 0.05; done; ", CClient()),
+                                   2));
+  cluster.WaitForRunning(id);
+  // Both first clients have come and gone.
+  EXPECT_TRUE(Eventually([&] {
+    const std::string said = cluster.DaemonOutput("a");
+    const size_t first = said.find("client detached");
+    return first != std::string::npos &&
+           said.find("client detached", first + 1) != std::string::npos;
+  }));
+  RestartDaemon(cluster, GetParam());
+  Go(cluster);
   const Job job = cluster.Wait(id);
   EXPECT_EQ(job.state(), cluster::v1::JOB_STATE_SUCCEEDED)
       << job.ShortDebugString() << cluster.Logs(id, 0);
 }
+
+TEST_P(RestartTest, DaemonRestartedWhileAnOperationWaits_ItEndsAndIsNamed) {
+  TestCluster cluster;
+  cluster.StartDaemon("a");
+  const std::string id = cluster.Submit(cluster.Shell(SecondWaitsForGo(cluster), 2));
+  cluster.WaitForRunning(id);
+  EXPECT_TRUE(Eventually(
+      [&] { return absl::StrContains(cluster.DaemonOutput("a"), "client added job=j-1 rank=0"); }));
+  absl::SleepFor(absl::Milliseconds(300));  // It has submitted.
+  RestartDaemon(cluster, GetParam());
+  Go(cluster);
+  const Job job = cluster.Wait(id, absl::Seconds(10));
+  EXPECT_EQ(job.state(), cluster::v1::JOB_STATE_FAILED) << job.ShortDebugString();
+  EXPECT_THAT(cluster.Logs(id, 0), HasSubstr("daemon"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Signals, RestartTest, testing::Values(SIGKILL, SIGTERM),
+                         [](const auto& info) {
+                           return info.param == SIGKILL ? "Killed" : "Terminated";
+                         });
 
 }  // namespace
 }  // namespace ringd::tests
