@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "daemon/collectives/local.h"
-#include "daemon/collectives/ring.h"
+#include "daemon/collectives/ring/ring.h"
 #include "daemon/collectives/slice_pool.h"
 #include "daemon/engine/engine_impl.h"
 

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "daemon/collectives/communicator.h"
-#include "daemon/collectives/ring_algorithm.h"
+#include "daemon/collectives/ring/algorithm.h"
 #include "proto/wire.h"
 
 namespace ringd::daemon {

@@ -9,8 +9,8 @@
 #include <optional>
 #include <vector>
 
-#include "daemon/collectives/ring_algorithm.h"
-#include "daemon/collectives/ring_pieces.h"
+#include "daemon/collectives/ring/algorithm.h"
+#include "daemon/collectives/ring/pieces.h"
 
 namespace ringd::daemon {
 

@@ -1,4 +1,4 @@
-#include "daemon/collectives/node_reduction.h"
+#include "daemon/collectives/ring/node_reduction.h"
 
 #include <string.h>
 

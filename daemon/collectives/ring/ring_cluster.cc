@@ -1,4 +1,4 @@
-#include "daemon/collectives/ring_cluster.h"
+#include "daemon/collectives/ring/ring_cluster.h"
 
 #include <string>
 #include <utility>

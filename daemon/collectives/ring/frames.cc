@@ -3,8 +3,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status/macros.h"
-#include "daemon/collectives/ring_communicator.h"
-#include "daemon/collectives/ring_staged.h"
+#include "daemon/collectives/ring/communicator.h"
+#include "daemon/collectives/ring/staged.h"
 
 namespace ringd::daemon {
 namespace {

@@ -5,8 +5,8 @@
 // reducescatter and allgather (n-1)/n * S of the whole; broadcast S. Only the first rank of a node
 // sends and receives: the node's inputs are reduced on the way out, the results are copied to the
 // others.
-#ifndef RINGD_DAEMON_COLLECTIVES_RING_H_
-#define RINGD_DAEMON_COLLECTIVES_RING_H_
+#ifndef RINGD_DAEMON_COLLECTIVES_RING_RING_H_
+#define RINGD_DAEMON_COLLECTIVES_RING_RING_H_
 
 #include <cstdint>
 #include <functional>
@@ -43,4 +43,4 @@ std::unique_ptr<Communicator> MakeRingCommunicator(GroupLayout layout, uint64_t 
 
 }  // namespace ringd::daemon
 
-#endif  // RINGD_DAEMON_COLLECTIVES_RING_H_
+#endif  // RINGD_DAEMON_COLLECTIVES_RING_RING_H_

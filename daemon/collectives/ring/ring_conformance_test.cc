@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "daemon/collectives/conformance.h"
-#include "daemon/collectives/ring_cluster.h"
+#include "daemon/collectives/ring/ring_cluster.h"
 #include "gtest/gtest.h"
 
 namespace ringd::daemon {

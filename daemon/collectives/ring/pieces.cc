@@ -1,4 +1,4 @@
-#include "daemon/collectives/ring_pieces.h"
+#include "daemon/collectives/ring/pieces.h"
 
 #include <algorithm>
 #include <utility>

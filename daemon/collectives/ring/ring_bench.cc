@@ -19,7 +19,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/log/log.h"
-#include "daemon/collectives/ring.h"
+#include "daemon/collectives/ring/ring.h"
 #include "daemon/transport/data_port.h"
 #include "daemon/transport/event_loop.h"
 

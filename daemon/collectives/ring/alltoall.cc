@@ -4,8 +4,8 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/collectives/ring_algorithm.h"
-#include "daemon/collectives/ring_staged.h"
+#include "daemon/collectives/ring/algorithm.h"
+#include "daemon/collectives/ring/staged.h"
 
 namespace ringd::daemon {
 namespace {

@@ -1,5 +1,5 @@
 // Rings as a whole: bytes on the wire, memory in place, failures, random interleavings.
-#include "daemon/collectives/ring.h"
+#include "daemon/collectives/ring/ring.h"
 
 #include <string.h>
 
@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "daemon/collectives/ring_cluster.h"
+#include "daemon/collectives/ring/ring_cluster.h"
 #include "gtest/gtest.h"
 #include "proto/wire.h"
 

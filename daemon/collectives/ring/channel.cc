@@ -1,4 +1,4 @@
-#include "daemon/collectives/ring_channel.h"
+#include "daemon/collectives/ring/channel.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "daemon/collectives/ring_failure.h"
+#include "daemon/collectives/ring/failure.h"
 
 #include <string.h>
 

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "common/base/fd.h"
-#include "daemon/collectives/ring.h"
-#include "daemon/collectives/ring_cluster.h"
-#include "daemon/collectives/ring_failure.h"
+#include "daemon/collectives/ring/failure.h"
+#include "daemon/collectives/ring/ring.h"
+#include "daemon/collectives/ring/ring_cluster.h"
 #include "gtest/gtest.h"
 #include "proto/wire.h"
 

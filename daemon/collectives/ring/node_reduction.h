@@ -1,7 +1,7 @@
 // The reductions of one operation on one node: its own inputs, and these with what comes from the
 // left.
-#ifndef RINGD_DAEMON_COLLECTIVES_NODE_REDUCTION_H_
-#define RINGD_DAEMON_COLLECTIVES_NODE_REDUCTION_H_
+#ifndef RINGD_DAEMON_COLLECTIVES_RING_NODE_REDUCTION_H_
+#define RINGD_DAEMON_COLLECTIVES_RING_NODE_REDUCTION_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 #include "common/reduce/reduce.h"
 #include "daemon/collectives/communicator.h"
-#include "daemon/collectives/ring_algorithm.h"
+#include "daemon/collectives/ring/algorithm.h"
 
 namespace ringd::daemon {
 
@@ -54,4 +54,4 @@ class NodeReduction {
 
 }  // namespace ringd::daemon
 
-#endif  // RINGD_DAEMON_COLLECTIVES_NODE_REDUCTION_H_
+#endif  // RINGD_DAEMON_COLLECTIVES_RING_NODE_REDUCTION_H_

@@ -3,9 +3,9 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/collectives/node_reduction.h"
-#include "daemon/collectives/ring_algorithm.h"
-#include "daemon/collectives/ring_pieces.h"
+#include "daemon/collectives/ring/algorithm.h"
+#include "daemon/collectives/ring/node_reduction.h"
+#include "daemon/collectives/ring/pieces.h"
 
 namespace ringd::daemon {
 namespace {

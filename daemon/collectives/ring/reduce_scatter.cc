@@ -4,9 +4,9 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/collectives/node_reduction.h"
-#include "daemon/collectives/ring_algorithm.h"
-#include "daemon/collectives/ring_staged.h"
+#include "daemon/collectives/ring/algorithm.h"
+#include "daemon/collectives/ring/node_reduction.h"
+#include "daemon/collectives/ring/staged.h"
 
 namespace ringd::daemon {
 namespace {

@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/collectives/ring_algorithm.h"
-#include "daemon/collectives/ring_pieces.h"
+#include "daemon/collectives/ring/algorithm.h"
+#include "daemon/collectives/ring/pieces.h"
 
 namespace ringd::daemon {
 namespace {

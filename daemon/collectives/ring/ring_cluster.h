@@ -1,12 +1,12 @@
 // For tests: all nodes of a ring in one thread, over real data ports and loopback TCP.
-#ifndef RINGD_DAEMON_COLLECTIVES_RING_CLUSTER_H_
-#define RINGD_DAEMON_COLLECTIVES_RING_CLUSTER_H_
+#ifndef RINGD_DAEMON_COLLECTIVES_RING_RING_CLUSTER_H_
+#define RINGD_DAEMON_COLLECTIVES_RING_RING_CLUSTER_H_
 
 #include <memory>
 #include <vector>
 
 #include "daemon/collectives/conformance.h"
-#include "daemon/collectives/ring.h"
+#include "daemon/collectives/ring/ring.h"
 #include "daemon/transport/data_port.h"
 #include "daemon/transport/event_loop.h"
 
@@ -44,4 +44,4 @@ class RingCluster : public Cluster {
 
 }  // namespace ringd::daemon
 
-#endif  // RINGD_DAEMON_COLLECTIVES_RING_CLUSTER_H_
+#endif  // RINGD_DAEMON_COLLECTIVES_RING_RING_CLUSTER_H_

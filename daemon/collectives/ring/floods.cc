@@ -6,7 +6,7 @@
 #include "common/log/log.h"
 #include "common/status/macros.h"
 #include "daemon/collectives/mismatch.h"
-#include "daemon/collectives/ring_communicator.h"
+#include "daemon/collectives/ring/communicator.h"
 
 namespace ringd::daemon {
 namespace {

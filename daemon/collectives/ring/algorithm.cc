@@ -1,4 +1,4 @@
-#include "daemon/collectives/ring_algorithm.h"
+#include "daemon/collectives/ring/algorithm.h"
 
 #include "absl/strings/str_cat.h"
 #include "common/status/macros.h"

@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "daemon/collectives/communicator.h"
-#include "daemon/collectives/ring_pieces.h"
+#include "daemon/collectives/ring/pieces.h"
 
 namespace ringd::daemon {
 

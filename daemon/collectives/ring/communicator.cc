@@ -1,4 +1,4 @@
-#include "daemon/collectives/ring_communicator.h"
+#include "daemon/collectives/ring/communicator.h"
 
 #include <algorithm>
 #include <utility>

@@ -18,10 +18,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "daemon/collectives/communicator.h"
-#include "daemon/collectives/ring.h"
-#include "daemon/collectives/ring_algorithm.h"
-#include "daemon/collectives/ring_channel.h"
-#include "daemon/collectives/ring_failure.h"
+#include "daemon/collectives/ring/algorithm.h"
+#include "daemon/collectives/ring/channel.h"
+#include "daemon/collectives/ring/failure.h"
+#include "daemon/collectives/ring/ring.h"
 #include "daemon/transport/link.h"
 
 namespace ringd::daemon {

@@ -1,4 +1,4 @@
-#include "daemon/collectives/ring_staged.h"
+#include "daemon/collectives/ring/staged.h"
 
 #include <string.h>
 
