@@ -313,6 +313,31 @@ TEST(EngineTest, Stop_FailsWhatIsPending) {
             absl::StatusCode::kUnavailable);
 }
 
+TEST(EngineTest, ArenaOfAFormerDaemon_UnfinishedOperationsFail_LaterOnesGoOn) {
+  FakeClient client;
+  TestNode former(2);  // Stands still from RemoveClient on, as if it had died: nothing is told.
+  former.engine().RemoveClient("job", 0, 1);
+  ASSERT_TRUE(client.Attach(&former.engine(), "job", 0, 2).ok());
+  for (int i = 0; i < 3; ++i) client.Run(client.Describe(Operation::kNoop));
+  const Ticket pending = client.Submit(client.Describe(Operation::kBarrier));
+  client.Run(client.Describe(Operation::kNoop));  // The one before has been read.
+  former.engine().RemoveClient("job", 0, 2);
+  TestNode node(2);
+  node.engine().RemoveClient("job", 0, 1);
+  ASSERT_FALSE(client.IsOver(pending));
+  const Ticket unread = client.Submit(client.Describe(Operation::kBarrier));
+  ASSERT_TRUE(client.Attach(&node.engine(), "job", 0, 2).ok());
+  const Result failed = client.Wait(pending);
+  EXPECT_EQ(failed.code, Code::kUnavailable);
+  EXPECT_NE(failed.message.find("the daemon was restarted"), std::string::npos);
+  auto bucket = client.Describe(Operation::kPlanBucket);
+  bucket.root = 1;
+  EXPECT_EQ(client.Run(bucket).code, Code::kUnavailable);
+  EXPECT_EQ(node.client(1).Run(node.client(1).Describe(Operation::kBarrier)).code, Code::kOk);
+  EXPECT_EQ(client.Wait(unread).code, Code::kOk);
+  EXPECT_FALSE(client.IsPoisoned());
+}
+
 TEST(EngineTest, Calls_WhileTheEngineFallsAsleep_AreAnswered) {
   TestNode node(1);
   std::promise<void> removed;

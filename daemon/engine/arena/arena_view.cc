@@ -49,7 +49,17 @@ absl::StatusOr<std::unique_ptr<ArenaView>> ArenaView::Map(UniqueFd fd, uint64_t 
   absl::Status status = view->MapSegment(std::move(fd), bytes, kOffsets.slab);
   if (status.ok()) status = CheckHeader(*view->header(), bytes);
   if (!status.ok()) return status;
+  view->ReadFormerState();
   return view;
+}
+
+void ArenaView::ReadFormerState() {
+  was_served_ = header()->incarnation.load(std::memory_order_acquire) != 0;
+  if (!was_served_) return;
+  for (uint32_t i = 0; i < arena::kErrorRecordCount; ++i) {
+    error_serial_ = std::max(error_serial_, records()[i].serial.load(std::memory_order_relaxed));
+  }
+  poisoned_ = header()->poison.load(std::memory_order_seq_cst) != 0;
 }
 
 ArenaView::~ArenaView() {
@@ -99,6 +109,10 @@ arena::Slot* ArenaView::slots() const {
   return reinterpret_cast<arena::Slot*>(segments_[0].data + kOffsets.slots);
 }
 
+arena::ErrorRecord* ArenaView::records() const {
+  return reinterpret_cast<arena::ErrorRecord*>(segments_[0].data + kOffsets.errors);
+}
+
 std::byte* ArenaView::Resolve(arena::Ref ref, uint64_t bytes, uint64_t alignment) const {
   const uint32_t index = arena::RefSegment(ref);
   const uint64_t offset = arena::RefOffset(ref);
@@ -122,6 +136,8 @@ arena::Descriptor ArenaView::ReadDescriptor(uint64_t index) const {
   return copy;
 }
 
+uint64_t ArenaView::tail() const { return header()->tail.load(std::memory_order_acquire); }
+
 void ArenaView::set_tail(uint64_t tail) { header()->tail.store(tail, std::memory_order_release); }
 
 void ArenaView::set_sleeping(bool sleeping) {
@@ -139,8 +155,7 @@ uint32_t ArenaView::SlotWord(uint32_t slot) const {
 
 uint32_t ArenaView::WriteError(const Outcome& outcome) {
   if (++error_serial_ == 0) ++error_serial_;
-  auto* records = reinterpret_cast<arena::ErrorRecord*>(segments_[0].data + kOffsets.errors);
-  arena::ErrorRecord& record = records[error_serial_ % arena::kErrorRecordCount];
+  arena::ErrorRecord& record = records()[error_serial_ % arena::kErrorRecordCount];
   record.serial.store(0, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_release);
   record.rank = outcome.rank;

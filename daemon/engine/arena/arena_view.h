@@ -40,6 +40,11 @@ class ArenaView {
   // alignment: power of two.
   std::byte* Resolve(arena::Ref ref, uint64_t bytes, uint64_t alignment) const;
 
+  // Whether a daemon has served this arena before: this process's predecessor.
+  bool was_served() const { return was_served_; }
+  // Descriptors that it copied, as the header says.
+  uint64_t tail() const;
+
   // Descriptors that the client has published so far; one load, seq_cst.
   uint64_t head() const;
   // Copies descriptor `index` once.
@@ -74,10 +79,13 @@ class ArenaView {
   absl::Status MapSegment(UniqueFd fd, uint64_t bytes, uint64_t first);
   arena::ArenaHeader* header() const;
   arena::Slot* slots() const;
+  arena::ErrorRecord* records() const;
+  void ReadFormerState();
   uint32_t WriteError(const Outcome& outcome);
 
   std::vector<Segment> segments_;
   uint32_t error_serial_ = 0;
+  bool was_served_ = false;
   bool poisoned_ = false;
 };
 

@@ -1,5 +1,6 @@
 #include "daemon/engine/arena/client.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,6 +12,14 @@ namespace {
 // Canonical texts of one client's plans: 100,000 tensors with long names, a few times.
 constexpr uint64_t kMaxPlanBytes = 256u << 20;
 
+Outcome FormerDaemon() {
+  Outcome outcome;
+  outcome.code = arena::Code::kUnavailable;
+  outcome.message =
+      "the daemon was restarted; start the job again, or wait for its next generation";
+  return outcome;
+}
+
 }  // namespace
 
 Client::Client(const ClientIdentity& identity, std::unique_ptr<ArenaView> view, UniqueFd doorbell)
@@ -18,7 +27,29 @@ Client::Client(const ClientIdentity& identity, std::unique_ptr<ArenaView> view, 
       view_(std::move(view)),
       doorbell_(std::move(doorbell)),
       busy_slots_(arena::kSlotCount) {
+  if (view_->was_served()) Inherit();
   view_->SetConstants(identity.incarnation, identity.generation);
+  view_->set_sleeping(false);
+}
+
+void Client::Inherit() {
+  tail_ = view_->tail();
+  serial_ = tail_ + 1;
+  poison_ = FormerDaemon();
+  const uint64_t first = tail_ - std::min<uint64_t>(tail_, arena::kSlotCount);
+  for (uint64_t i = first; i < tail_; ++i) {
+    const arena::Descriptor descriptor = view_->ReadDescriptor(i);
+    if (descriptor.slot >= arena::kSlotCount) continue;
+    if (view_->SlotWord(descriptor.slot) + 1 != descriptor.number) continue;
+    view_->Complete(descriptor.slot, descriptor.number, FormerDaemon());
+  }
+}
+
+bool Client::IsOfFormerPlan(const arena::Descriptor& descriptor) const {
+  const bool is_of_plan = descriptor.operation == Operation::kPlanBucket ||
+                          descriptor.operation == Operation::kPlanUnregister;
+  return view_->was_served() && is_of_plan &&
+         !plans_.contains(static_cast<uint32_t>(descriptor.root));
 }
 
 void Client::SetProcess(int pid, UniqueFd pidfd) {
@@ -65,6 +96,10 @@ absl::Status Client::Take(const arena::Descriptor& descriptor, const Sink& sink)
     outcome.code = arena::Code::kGenerationChanged;
     outcome.message = absl::StrCat("the job is in generation ", identity_.generation);
     view_->Complete(descriptor.slot, descriptor.number, outcome);
+    return absl::OkStatus();
+  }
+  if (IsOfFormerPlan(descriptor)) {
+    view_->Complete(descriptor.slot, descriptor.number, FormerDaemon());
     return absl::OkStatus();
   }
   auto request = MakeRequest(descriptor, context);

@@ -31,8 +31,10 @@ struct ClientIdentity {
 //
 // Life: made with segment 0; lives until Detach or the job's end, and while requests of it are
 // unfinished. Ownership: owns mapping, doorbell and pidfd. Thread-bound: the engine's thread.
-// Failure: a bad descriptor poisons the arena; Drain returns why. After that every submission is
-// answered with the poison's outcome.
+// An arena that a former daemon served goes on from its tail; what that one left unfinished fails
+// as kUnavailable, as do buckets of plans that were registered with it. Failure: a bad descriptor
+// poisons the arena; Drain returns why. After that every submission is answered with the poison's
+// outcome.
 class Client {
  public:
   // Gets each good request in the client's order. A status other than OK: the client has broken its
@@ -69,6 +71,9 @@ class Client {
  private:
   absl::Status Take(const arena::Descriptor& descriptor, const Sink& sink);
   void Refuse(const arena::Descriptor& descriptor);
+  // Goes on where the daemon before this one stopped: what it had taken and not finished fails.
+  void Inherit();
+  bool IsOfFormerPlan(const arena::Descriptor& descriptor) const;
   absl::Status KeepPlan(const Request& request);
 
   const ClientIdentity identity_;
