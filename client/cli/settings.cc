@@ -11,6 +11,7 @@
 namespace ringd::cli {
 namespace {
 
+constexpr size_t kMaxUnixAddress = 5 + 107;  // "unix:" and what fits into sun_path.
 constexpr char kSharedConfig[] = "/etc/ringd/ringd.toml";
 
 std::string DefaultConfig() {
@@ -36,6 +37,10 @@ absl::Status Check(const Settings& settings) {
         absl::StrCat("output '", settings.output, "' is neither table nor json"));
   }
   const std::string& scheduler = settings.scheduler;
+  if (absl::StartsWith(scheduler, "unix:") && scheduler.size() > kMaxUnixAddress) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("scheduler '", scheduler, "': the path of a socket has 107 bytes at most"));
+  }
   const bool is_address = absl::StartsWith(scheduler, "unix:") ? scheduler.size() > 5
                                                                : absl::StrContains(scheduler, ':');
   if (!scheduler.empty() && !is_address) {

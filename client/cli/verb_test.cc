@@ -114,6 +114,7 @@ TEST_F(VerbTest, BadInput_ExitsTwoAndSaysWhatIsRight) {
       {{"local", "exec"}, "NODE is required"},
       {{"--output", "xml", "list"}, "'xml' is neither table nor json"},
       {{"--scheduler", "nowhere", "list"}, "'nowhere' is no address"},
+      {{"--scheduler", "unix:/" + std::string(107, 'x'), "list"}, "107 bytes at most"},
       {{"--config", "/nonexistent.toml", "list"}, "/nonexistent.toml"},
       {{"broken"}, "ringctl: no job x"},
   };
