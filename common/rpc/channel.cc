@@ -12,6 +12,9 @@ namespace {
 
 constexpr int kKeepaliveMillis = 5000;
 constexpr int kMaxReconnectMillis = 1000;
+// What gRPC calls the minimum backoff bounds one attempt: a TLS handshake on a busy host takes a
+// while.
+constexpr int kConnectTimeoutMillis = 5000;
 
 grpc::ChannelArguments Arguments() {
   grpc::ChannelArguments arguments;
@@ -20,7 +23,7 @@ grpc::ChannelArguments Arguments() {
   arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 50);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectTimeoutMillis);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kMaxReconnectMillis);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
