@@ -148,6 +148,7 @@ std::optional<cluster::v1::LogData> LogReader::Serve(Request& request) {
   data.set_finished(ended && chunk->pieces.empty());
   data.set_next_offset(chunk->next_offset);
   for (cluster::v1::LogPiece& piece : chunk->pieces) *data.add_pieces() = std::move(piece);
+  if (data.finished()) logs_.erase({order.job(), order.rank()});  // Nobody reads on from here.
   return data;
 }
 

@@ -1,5 +1,6 @@
 """What a job leaves, says and returns when something of it is killed."""
 
+import json
 import os
 import re
 import signal
@@ -158,3 +159,123 @@ def test_who_waits_for_a_rank_that_finished_is_told(home):
 
 def test_who_waits_for_a_rank_that_raised_is_told(home):
     check_raised(home.ringctl("run", "-n", 3, *home.script(RAISED)), "")
+
+
+# --- A cluster of two nodes.
+
+REATTACH_SECONDS = 4
+LOOP = """
+import os, sys, time
+import numpy as np, ringd
+ringd.init()
+print("going", os.getpid(), flush=True)
+end = time.monotonic() + float(sys.argv[1])
+step = done = 0
+while not done:
+    step += 1
+    x = ringd.allreduce(np.full(1000, step), op=ringd.Sum)
+    assert (x == step * ringd.size()).all()
+    done = ringd.allreduce(np.array([time.monotonic() > end]), op=ringd.Max)[0]
+    time.sleep(0.01)
+print("done", flush=True)
+"""
+
+
+@pytest.fixture
+def cluster(home):
+    home.env["RINGD_REATTACH_TIMEOUT"] = f"{REATTACH_SECONDS}s"
+    cluster = LocalCluster(home)
+    yield cluster
+    cluster.down()
+
+
+def start_loop(home, seconds, *options, ranks=4):
+    job = home.start("run", "-n", ranks, *options, *home.script(LOOP), seconds)
+    job.await_text("going", times=ranks)
+    return job
+
+
+def kill_node(cluster, name):
+    os.kill(cluster.nodes()[name]["daemon_pid"], signal.SIGKILL)
+
+
+def kill_scheduler(cluster):
+    pid = int((cluster.dir / "scheduler.pid").read_text().split()[0])
+    os.kill(pid, signal.SIGKILL)
+
+
+def workers_of(home):
+    return [what for what in home.processes().values() if "ringd-worker" in what]
+
+
+def test_peers_on_two_nodes_are_told(cluster, home):
+    check_finished(home.ringctl("run", "-n", 4, *home.script(FINISHED)))
+    check_raised(home.ringctl("run", "-n", 3, "--hosts", "a:1,b:2", *home.script(RAISED)), "b")
+
+
+def test_a_job_of_several_nodes_ends_with_a_reason_when_a_daemon_is_restarted(cluster, home):
+    job = start_loop(home, 60)
+    kill_node(cluster, "b")
+    cluster.local("start", "b")
+    assert job.end(15) == 1
+    assert re.search("lost connection to node b|its daemon was restarted", job.stderr)
+    wait_until(lambda: not workers_of(home), 10, "no worker is left")
+    assert home.ringctl("run", "-n", 4, *home.script(LOOP), 0).returncode == 0
+
+
+def test_workers_wait_for_their_daemon_as_long_as_they_may(cluster, home):
+    job = start_loop(home, 60)
+    before = len(workers_of(home))
+    kill_node(cluster, "b")
+    time.sleep(1)
+    assert before == 4 and len(workers_of(home)) >= 2
+    assert job.end(REATTACH_SECONDS + 12) == 1
+    assert "node b" in job.stderr
+    wait_until(lambda: not workers_of(home), 5, "no worker is left")
+    nodes = json.loads(home.ringctl("nodes", "--output", "json").stdout)
+    assert {n["name"]: n["state"] for n in nodes}["b"] != "up"
+    cluster.local("start", "b")
+    assert home.ringctl("run", "-n", 4, *home.script(LOOP), 0).returncode == 0
+
+
+def test_a_job_of_one_node_survives_its_daemon_or_says_why(cluster, home):
+    job = start_loop(home, 6, "--hosts", "b:2", ranks=2)
+    kill_node(cluster, "b")
+    cluster.local("start", "b")
+    code = job.end(20)
+    assert code == 0 or re.search("daemon was restarted|restarted daemon", job.stderr), job.stderr
+    assert code in (0, 1)
+    wait_until(lambda: not workers_of(home), 5, "no worker is left")
+
+
+def test_a_killed_scheduler_disturbs_no_job(cluster, home):
+    job = start_loop(home, 4)
+    submitted = cluster.submit("-n", 4, "--", "true")  # Queued behind it.
+    kill_scheduler(cluster)
+    refused = home.ringctl("list")
+    assert refused.returncode == 2 and "no scheduler answers" in refused.stderr
+    time.sleep(0.5)
+    cluster.local("start", "scheduler")
+    assert job.end(20) == 0, job.stderr
+    assert job.stdout.count("done") == 4
+    assert "the scheduler is back" in job.stderr
+    assert home.ringctl("wait", submitted).returncode == 0
+    kept = cluster.submit("--", "sh", "-c", "exit 3")
+    kill_scheduler(cluster)
+    cluster.local("start", "scheduler")
+    assert home.ringctl("wait", kept).returncode == 3
+
+
+def test_cancel_of_queued_and_running_jobs(cluster, home):
+    running = cluster.submit("-n", 4, "--", "sleep", "60")
+    cluster.await_state(running, ["running"])
+    queued = cluster.submit("-n", 1, "--", "true")
+    assert cluster.describe(queued)["state"] == "queued"
+    assert "queued" in cluster.describe(queued)["reason"]
+    for job in (queued, running):
+        assert home.ringctl("cancel", job).returncode == 0
+        assert home.ringctl("wait", job).returncode == 143
+        assert cluster.describe(job)["state"] == "cancelled"
+    wait_until(lambda: not workers_of(home), 5, "no worker is left")
+    again = home.ringctl("cancel", "j-999")
+    assert again.returncode == 2 and "j-999" in again.stderr

@@ -110,7 +110,7 @@ class Foreground:
         self.err = self.out.with_suffix(".err")
         with self.out.open("wb") as out, self.err.open("wb") as err:
             self.process = subprocess.Popen(
-                [RINGCTL, *map(str, arguments)],
+                [RINGCTL, *home.marked(arguments)],
                 stdin=subprocess.DEVNULL,
                 stdout=stdout or out,
                 stderr=err,
@@ -175,10 +175,17 @@ class Home:
         self._arenas = arenas()
         self._workers = workers()
 
+    def marked(self, arguments):
+        """A cluster passes on only what it is told to."""
+        words = list(map(str, arguments))
+        if words and words[0] in ("run", "submit"):
+            words[1:1] = ["--env", MARK]
+        return words
+
     def ringctl(self, *arguments, timeout=30, text=True, stdin=subprocess.DEVNULL):
         """Runs it to its end."""
         return subprocess.run(
-            [RINGCTL, *map(str, arguments)],
+            [RINGCTL, *self.marked(arguments)],
             env=self.env,
             cwd=self.path,
             stdin=stdin,
