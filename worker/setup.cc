@@ -9,7 +9,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -59,6 +61,19 @@ absl::Status PrepareProcess(const node::v1::WorkerSpec& spec, PreparedRank* rank
   return absl::OkStatus();
 }
 
+// Makes the folder of --output-dir, as the rank's worker would.
+absl::Status CheckLogFolder(const std::string& log_path) {
+  const std::filesystem::path folder = std::filesystem::path(log_path).parent_path();
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (!error && access(folder.c_str(), W_OK | X_OK) != 0) {
+    error = std::error_code(errno, std::generic_category());
+  }
+  if (!error) return absl::OkStatus();
+  return absl::PermissionDeniedError(absl::StrCat(
+      folder.string(), ": ", error.message(), "; --output-dir must name a writable folder"));
+}
+
 }  // namespace
 
 absl::StatusOr<PreparedRank> PrepareRank(const node::v1::WorkerSpec& spec) {
@@ -80,7 +95,8 @@ absl::Status CheckRank(const node::v1::WorkerSpec& spec) {
   if (spec.switch_user()) RINGD_RETURN_IF_ERROR(BecomeUser(spec));
   const auto variables = RankEnvironment(spec, ReadHostFacts(spec));
   const std::vector<std::string> command(spec.command().begin(), spec.command().end());
-  return CheckCommand(command, variables, spec.working_directory());
+  RINGD_RETURN_IF_ERROR(CheckCommand(command, variables, spec.working_directory()));
+  return spec.check_log_folder() ? CheckLogFolder(spec.log_path()) : absl::OkStatus();
 }
 
 }  // namespace ringd::worker

@@ -28,6 +28,7 @@ namespace {
 // within.
 constexpr absl::Duration kPatience = absl::Minutes(5);
 constexpr int kSignalBase = 128;
+constexpr int kMaxEmbeddedRanks = 4096;  // The most slots of a daemon.
 
 int UsableCores() {
   cpu_set_t set;
@@ -43,6 +44,11 @@ absl::Status FitEmbedded(const JobOptions& options, JobSpec* spec) {
                      " needs a cluster and no scheduler is named (--scheduler, "
                      "RINGD_SCHEDULER): name one, or start one by 'ringctl local up --nodes ",
                      options.nodes, "'"));
+  }
+  if (spec->ranks() > kMaxEmbeddedRanks) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "-n ", spec->ranks(), ": one machine takes at most ", kMaxEmbeddedRanks,
+        " ranks; ask for fewer, or name a cluster by --scheduler or RINGD_SCHEDULER"));
   }
   const std::string here = LocalNodeName();
   for (auto& host : *spec->mutable_hosts()) {

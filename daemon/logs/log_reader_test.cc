@@ -4,8 +4,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -172,6 +174,25 @@ TEST_F(LogReaderTest, Read_WaitsForMoreUntilTheRankHasEnded) {
   data = Next();
   EXPECT_EQ(data.request(), 3u);
   EXPECT_TRUE(data.finished());
+}
+
+TEST_F(LogReaderTest, Read_ToTheEnd_ClosesTheLog) {
+  const auto open_logs = [this] {
+    int count = 0;
+    for (const auto& fd : std::filesystem::directory_iterator("/proc/self/fd")) {
+      std::error_code ignored;
+      count += std::filesystem::read_symlink(fd, ignored).string().rfind(directory_, 0) == 0;
+    }
+    return count;
+  };
+  { LogWriter(path_).Write("one\n"); }
+  reader_.Read(Order(1, 0, true));
+  Next();
+  EXPECT_EQ(open_logs(), 2);
+  reader_.EndRank("j-1", 0);
+  reader_.Read(Order(2, 4, true));
+  EXPECT_TRUE(Next().finished());
+  EXPECT_EQ(open_logs(), 0);
 }
 
 TEST_F(LogReaderTest, Read_NothingMoreWithinItsTime_AnswersEmpty) {

@@ -187,6 +187,7 @@ absl::Status RankSpawner::CheckCommand(const cluster::v1::Prepare& order) const 
                                                spec.worker_socket(),
                                                ", is too long; choose a shorter run_directory"));
   }
+  spec.set_check_log_folder(!order.spec().output_directory().empty());
   RINGD_ASSIGN_OR_RETURN(const UniqueFd memory, SpecMemory(spec));
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return absl::UnavailableError("no descriptors left");

@@ -179,13 +179,13 @@ class Home:
         """A cluster passes on only what it is told to."""
         words = list(map(str, arguments))
         if words and words[0] in ("run", "submit"):
-            words[1:1] = ["--env", MARK]
+            words[1:1] = ["--env", f"{MARK}={self.env[MARK]}"]
         return words
 
-    def ringctl(self, *arguments, timeout=30, text=True, stdin=subprocess.DEVNULL):
+    def ringctl(self, *arguments, timeout=30, text=True, stdin=subprocess.DEVNULL, mark=True):
         """Runs it to its end."""
         return subprocess.run(
-            [RINGCTL, *self.marked(arguments)],
+            [RINGCTL, *(self.marked(arguments) if mark else map(str, arguments))],
             env=self.env,
             cwd=self.path,
             stdin=stdin,

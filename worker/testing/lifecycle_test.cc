@@ -270,6 +270,20 @@ TEST_F(LifecycleTest, Check_MissingScript_OneLine) {
   EXPECT_EQ(output, "trian.py: no such file (in " + directory_ + ")\n");
 }
 
+TEST_F(LifecycleTest, Check_LogFolder_IsMadeOrNamed) {
+  SetCommand(Shell("true"));
+  spec_.set_check_log_folder(true);
+  spec_.set_log_path(directory_ + "/o/p/rank-0.log");
+  std::string output;
+  EXPECT_EQ(RunCheck(&output), 0);
+  EXPECT_EQ(access((directory_ + "/o/p").c_str(), W_OK), 0);
+  std::ofstream(directory_ + "/file") << "x";
+  spec_.set_log_path(directory_ + "/file/rank-0.log");
+  EXPECT_EQ(RunCheck(&output), 2);
+  EXPECT_EQ(output, directory_ +
+                        "/file: Not a directory; --output-dir must name a writable folder\n");
+}
+
 TEST_F(LifecycleTest, SwitchUser_Root_Refused) {
   spec_.set_switch_user(true);
   SetCommand(Shell("echo ran > ran"));

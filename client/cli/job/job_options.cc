@@ -33,6 +33,9 @@ void AddCount(CLI::App* app, const std::string& name, int* value, int min,
       });
 }
 
+// As of an unset variable in --hosts "$NODES".
+std::string NotEmpty(const std::string& text) { return text.empty() ? "is empty" : ""; }
+
 absl::StatusOr<google::protobuf::Duration> Duration(const std::string& option,
                                                     const std::string& text) {
   const absl::StatusOr<absl::Duration> duration = ParseDuration(text);
@@ -142,8 +145,9 @@ void AddJobOptions(CLI::App* app, JobOptions* options) {
   app->add_option("--name", options->name, "name of the job (default: the program's)");
   AddCount(app, "--nodes", &options->nodes, 1, "spread the ranks over this many nodes");
   AddCount(app, "--ranks-per-node", &options->ranks_per_node, 1, "ranks on each node");
-  app->add_option("--hosts", options->hosts, "nodes and slots to use: A:2,B:2");
-  app->add_option("--hostfile", options->hostfile, "the same from a file, a node a line");
+  app->add_option("--hosts", options->hosts, "nodes and slots to use: A:2,B:2")->check(NotEmpty);
+  app->add_option("--hostfile", options->hostfile, "the same from a file, a node a line")
+      ->check(NotEmpty);
   AddCount(app, "--min", &options->min_ranks, 1, "go on with as few ranks as this");
   AddCount(app, "--max", &options->max_ranks, 1, "grow to as many ranks as this");
   app->add_option("--on-failure", options->on_failure,
