@@ -70,8 +70,8 @@ absl::Status CheckLogFolder(const std::string& log_path) {
     error = std::error_code(errno, std::generic_category());
   }
   if (!error) return absl::OkStatus();
-  return absl::PermissionDeniedError(absl::StrCat(
-      folder.string(), ": ", error.message(), "; --output-dir must name a writable folder"));
+  return absl::PermissionDeniedError(absl::StrCat(folder.string(), ": ", error.message(),
+                                                  "; --output-dir must name a writable folder"));
 }
 
 }  // namespace

@@ -46,9 +46,9 @@ absl::Status FitEmbedded(const JobOptions& options, JobSpec* spec) {
                      options.nodes, "'"));
   }
   if (spec->ranks() > kMaxEmbeddedRanks) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "-n ", spec->ranks(), ": one machine takes at most ", kMaxEmbeddedRanks,
-        " ranks; ask for fewer, or name a cluster by --scheduler or RINGD_SCHEDULER"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("-n ", spec->ranks(), ": one machine takes at most ", kMaxEmbeddedRanks,
+                     " ranks; ask for fewer, or name a cluster by --scheduler or RINGD_SCHEDULER"));
   }
   const std::string here = LocalNodeName();
   for (auto& host : *spec->mutable_hosts()) {

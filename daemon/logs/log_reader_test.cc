@@ -177,11 +177,12 @@ TEST_F(LogReaderTest, Read_WaitsForMoreUntilTheRankHasEnded) {
 }
 
 TEST_F(LogReaderTest, Read_ToTheEnd_ClosesTheLog) {
-  const auto open_logs = [this] {
+  const std::string folder = std::filesystem::canonical(directory_).string();
+  const auto open_logs = [&folder] {
     int count = 0;
     for (const auto& fd : std::filesystem::directory_iterator("/proc/self/fd")) {
       std::error_code ignored;
-      count += std::filesystem::read_symlink(fd, ignored).string().rfind(directory_, 0) == 0;
+      count += std::filesystem::read_symlink(fd, ignored).string().rfind(folder, 0) == 0;
     }
     return count;
   };

@@ -50,7 +50,8 @@ def program_of(pid):
 def workers():
     """Workers of this installation: they carry no mark, their environment is clean."""
     return {
-        pid for pid, name, *_ in processes()
+        pid
+        for pid, name, *_ in processes()
         if name == "ringd-worker" and program_of(pid).startswith(INSTALLED)
     }
 

@@ -280,8 +280,8 @@ TEST_F(LifecycleTest, Check_LogFolder_IsMadeOrNamed) {
   std::ofstream(directory_ + "/file") << "x";
   spec_.set_log_path(directory_ + "/file/rank-0.log");
   EXPECT_EQ(RunCheck(&output), 2);
-  EXPECT_EQ(output, directory_ +
-                        "/file: Not a directory; --output-dir must name a writable folder\n");
+  EXPECT_EQ(output,
+            directory_ + "/file: Not a directory; --output-dir must name a writable folder\n");
 }
 
 TEST_F(LifecycleTest, SwitchUser_Root_Refused) {
