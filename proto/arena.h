@@ -175,16 +175,22 @@ struct Slot {
 };
 static_assert(sizeof(Slot) == 16);
 
-// What went wrong. The daemon writes record serial % kErrorRecordCount; a reader copies it and then
-// checks that `serial` has not moved on (else only the code is known).
-struct ErrorRecord {
-  std::atomic<uint32_t> serial;  // Daemon, release, last; 0 while being written.
-  int32_t rank;                  // The rank at fault, -1 if none.
-  int32_t exit_code;             // Of that rank's process; -1 if it did not exit.
-  int32_t signal;                // That ended it; 0 if none.
-  char node[112];                // Zero-terminated, as are the texts.
+// What went wrong.
+struct ErrorDetails {
+  int32_t rank;       // The rank at fault, -1 if none.
+  int32_t exit_code;  // Of that rank's process; -1 if it did not exit.
+  int32_t signal;     // That ended it; 0 if none.
+  char node[112];     // Zero-terminated, as are the texts.
   char message[2944];
   char stderr_tail[1024];
+};
+
+// The daemon writes record serial % kErrorRecordCount; a reader copies the details and then checks
+// that `serial` has not moved on (else only the code is known). They may be rewritten meanwhile, so
+// both copy them by common/base/word_copy.h.
+struct ErrorRecord {
+  std::atomic<uint32_t> serial;  // Daemon, release, last; 0 while being written.
+  ErrorDetails details;          // Daemon, relaxed, word by word.
 };
 static_assert(sizeof(ErrorRecord) == 4096);
 

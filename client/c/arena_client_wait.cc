@@ -9,6 +9,7 @@
 #include "client/c/arena_client.h"
 #include "client/c/error.h"
 #include "common/base/futex.h"
+#include "common/base/word_copy.h"
 
 namespace ringd::client {
 namespace {
@@ -161,15 +162,17 @@ int ArenaClient::ReportError(Code code, uint32_t serial) {
                       static_cast<int>(code));
   }
   const arena::ErrorRecord& record = memory_->error_record(serial % arena::kErrorRecordCount);
+  arena::ErrorDetails details;
+  LoadWords(&details, &record.details, sizeof(details));
   ringd_error error{};
   error.size = sizeof(error);
   error.code = static_cast<int32_t>(code);
-  error.rank = record.rank;
-  error.exit_code = record.exit_code;
-  error.signal = record.signal;
-  std::memcpy(error.node, record.node, sizeof(error.node));
-  std::memcpy(error.message, record.message, sizeof(error.message));
-  std::memcpy(error.stderr_tail, record.stderr_tail, sizeof(error.stderr_tail));
+  error.rank = details.rank;
+  error.exit_code = details.exit_code;
+  error.signal = details.signal;
+  std::memcpy(error.node, details.node, sizeof(error.node));
+  std::memcpy(error.message, details.message, sizeof(error.message));
+  std::memcpy(error.stderr_tail, details.stderr_tail, sizeof(error.stderr_tail));
   error.node[sizeof(error.node) - 1] = '\0';
   error.message[sizeof(error.message) - 1] = '\0';
   error.stderr_tail[sizeof(error.stderr_tail) - 1] = '\0';

@@ -10,6 +10,7 @@
 #include "client/c/error.h"
 #include "client/c/standalone.h"
 #include "common/base/futex.h"
+#include "common/base/word_copy.h"
 
 namespace ringd::client {
 
@@ -106,13 +107,15 @@ uint32_t FakeDaemon::WriteError(const Reply& reply) {
   if (reply.code == arena::Code::kOk) return 0;
   const uint32_t serial = ++error_serial_;
   arena::ErrorRecord& record = memory_->error_record(serial % arena::kErrorRecordCount);
+  arena::ErrorDetails details{};
+  details.rank = reply.rank;
+  details.exit_code = -1;
+  details.signal = 9;
+  CopyText("node-a", details.node, sizeof(details.node));
+  CopyText(reply.message, details.message, sizeof(details.message));
+  CopyText("last line", details.stderr_tail, sizeof(details.stderr_tail));
   record.serial.store(0);
-  record.rank = reply.rank;
-  record.exit_code = -1;
-  record.signal = 9;
-  CopyText("node-a", record.node, sizeof(record.node));
-  CopyText(reply.message, record.message, sizeof(record.message));
-  CopyText("last line", record.stderr_tail, sizeof(record.stderr_tail));
+  StoreWords(&record.details, &details, sizeof(details));
   record.serial.store(serial, std::memory_order_release);
   return serial;
 }

@@ -86,7 +86,7 @@ absl::Status SchedulerImpl::Open() {
     RINGD_ASSIGN_OR_RETURN(identities.authority_pem, ReadFile(options_.tls_authority));
   }
   identities_ = std::make_unique<Identities>(std::move(identities));
-  core_ = std::make_unique<Core>(&machine_, store_.get(), &loop_, identities_.get());
+  core_ = std::make_unique<Core>(&machine_, store_.get(), identities_.get());
   service_ = CreateClusterService(core_.get(), &loop_, identities_.get(), rpc_server_.get());
   rpc_server_->AddService(service_.get());
   RINGD_RETURN_IF_ERROR(core_->Restore());

@@ -31,10 +31,9 @@ class WriterSink : public LogSink {
 
 pb::Job ShownJob(const v1::JobRecord& record) { return record.job(); }
 
-Core::Core(Machine* machine, Store* store, Loop* loop, Identities* identities)
+Core::Core(Machine* machine, Store* store, Identities* identities)
     : machine_(machine),
       store_(store),
-      loop_(loop),
       identities_(identities),
       logs_(machine, [this](ConnectionId id, pb::NodeOrder order) {
         if (const auto it = connections_.find(id); it != connections_.end())

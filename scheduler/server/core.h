@@ -16,7 +16,6 @@
 #include "proto/cluster.pb.h"
 #include "scheduler/server/identity.h"
 #include "scheduler/server/log_relay.h"
-#include "scheduler/server/loop.h"
 #include "scheduler/server/streams.h"
 #include "scheduler/state/machine.h"
 #include "scheduler/store/store.h"
@@ -33,7 +32,7 @@ class Core {
   using ReplyCallback = std::function<void(const Reply&)>;
 
   // All outlive this.
-  Core(Machine* machine, Store* store, Loop* loop, Identities* identities);
+  Core(Machine* machine, Store* store, Identities* identities);
   ~Core();
 
   // Before the loop starts.
@@ -89,7 +88,6 @@ class Core {
 
   Machine* const machine_;
   Store* const store_;
-  Loop* const loop_;
   Identities* const identities_;
   LogRelay logs_;
 

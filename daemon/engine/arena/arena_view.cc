@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/futex.h"
 #include "common/base/sealed_memory.h"
+#include "common/base/word_copy.h"
 
 namespace ringd::daemon {
 namespace {
@@ -155,15 +156,17 @@ uint32_t ArenaView::SlotWord(uint32_t slot) const {
 
 uint32_t ArenaView::WriteError(const Outcome& outcome) {
   if (++error_serial_ == 0) ++error_serial_;
+  arena::ErrorDetails details;
+  details.rank = outcome.rank;
+  details.exit_code = outcome.exit_code;
+  details.signal = outcome.signal;
+  CopyText(outcome.node, details.node);
+  CopyText(outcome.message, details.message);
+  CopyText(outcome.stderr_tail, details.stderr_tail);
   arena::ErrorRecord& record = records()[error_serial_ % arena::kErrorRecordCount];
   record.serial.store(0, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_release);
-  record.rank = outcome.rank;
-  record.exit_code = outcome.exit_code;
-  record.signal = outcome.signal;
-  CopyText(outcome.node, record.node);
-  CopyText(outcome.message, record.message);
-  CopyText(outcome.stderr_tail, record.stderr_tail);
+  StoreWords(&record.details, &details, sizeof(details));
   record.serial.store(error_serial_, std::memory_order_release);
   return error_serial_;
 }

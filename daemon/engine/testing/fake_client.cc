@@ -7,6 +7,7 @@
 
 #include "common/base/futex.h"
 #include "common/base/sealed_memory.h"
+#include "common/base/word_copy.h"
 
 namespace ringd::daemon {
 namespace {
@@ -159,13 +160,16 @@ FakeClient::Result FakeClient::ReadResult(uint32_t code, uint32_t serial) const 
   if (serial == 0) return result;
   const auto* record = reinterpret_cast<const arena::ErrorRecord*>(data_ + kOffsets.errors) +
                        serial % arena::kErrorRecordCount;
+  arena::ErrorDetails details;
+  LoadWords(&details, &record->details, sizeof(details));
+  std::atomic_thread_fence(std::memory_order_acquire);
   if (record->serial.load(std::memory_order_acquire) != serial) return result;
-  result.message = record->message;
-  result.rank = record->rank;
-  result.node = record->node;
-  result.exit_code = record->exit_code;
-  result.signal = record->signal;
-  result.stderr_tail = record->stderr_tail;
+  result.message = details.message;
+  result.rank = details.rank;
+  result.node = details.node;
+  result.exit_code = details.exit_code;
+  result.signal = details.signal;
+  result.stderr_tail = details.stderr_tail;
   return result;
 }
 
