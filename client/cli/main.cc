@@ -1,5 +1,7 @@
 // ringctl.
+#include <fcntl.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <string>
 #include <vector>
@@ -8,7 +10,19 @@
 #include "client/cli/verb.h"
 #include "client/cli/verbs.h"
 
+namespace {
+
+// Started with stdin, stdout or stderr closed: pipes and sockets must not take their numbers.
+void FillStandardDescriptors() {
+  int fd = open("/dev/null", O_RDWR);
+  while (fd >= 0 && fd <= STDERR_FILENO) fd = open("/dev/null", O_RDWR);
+  if (fd >= 0) close(fd);
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
+  FillStandardDescriptors();
   signal(SIGPIPE, SIG_IGN);  // A reader that went away is an error of write().
   const std::vector<ringd::cli::Group> groups = {
       {"local", "A cluster on this machine: up, nodes, exec, start, stop, restart, down"},

@@ -23,8 +23,12 @@ namespace ringd {
 namespace {
 
 // Sources of the child's descriptors are moved above this before any is put in place, so that none
-// overwrites another.
-constexpr int kFirstTemporaryFd = 1000;
+// overwrites another. No higher than needed: the limit of open files may be low.
+int FirstTemporaryFd(const std::map<int, int>& fds) {
+  int highest = STDERR_FILENO;
+  for (const auto& [target, source] : fds) highest = std::max({highest, target, source});
+  return highest + 1;
+}
 
 class SpawnActions {
  public:
@@ -37,22 +41,26 @@ class SpawnActions {
     posix_spawnattr_destroy(&attributes_);
   }
 
-  void SetDescriptors(const std::map<int, int>& fds) {
-    int temporary = kFirstTemporaryFd;
+  // 0 or an errno: EBADF where a descriptor is beyond the limit of open files.
+  int SetDescriptors(const std::map<int, int>& fds) {
+    int rc = 0;
+    const auto add = [&rc](int result) { rc = rc == 0 ? result : rc; };
+    int temporary = FirstTemporaryFd(fds);
     for (const auto& [target, source] : fds)
-      posix_spawn_file_actions_adddup2(&actions_, source, temporary++);
+      add(posix_spawn_file_actions_adddup2(&actions_, source, temporary++));
     for (int fd = 0; fd <= STDERR_FILENO; ++fd) {
       if (fds.count(fd) == 0)
-        posix_spawn_file_actions_addopen(&actions_, fd, "/dev/null", O_RDWR, 0);
+        add(posix_spawn_file_actions_addopen(&actions_, fd, "/dev/null", O_RDWR, 0));
     }
-    temporary = kFirstTemporaryFd;
+    temporary = FirstTemporaryFd(fds);
     int next = STDERR_FILENO + 1;
     for (const auto& [target, source] : fds) {
-      posix_spawn_file_actions_adddup2(&actions_, temporary++, target);
+      add(posix_spawn_file_actions_adddup2(&actions_, temporary++, target));
       next = std::max(next, target + 1);
     }
     // Descriptors between those named are close-on-exec throughout this code base.
-    posix_spawn_file_actions_addclosefrom_np(&actions_, next);
+    add(posix_spawn_file_actions_addclosefrom_np(&actions_, next));
+    return rc;
   }
 
   void SetAttributes(bool new_session) {
@@ -87,7 +95,10 @@ absl::StatusOr<Child> Spawn(const SpawnOptions& options) {
   if (options.argv.empty()) return absl::InvalidArgumentError("spawn: no program");
   const std::string& program = options.argv[0];
   SpawnActions actions;
-  actions.SetDescriptors(options.fds);
+  if (const int rc = actions.SetDescriptors(options.fds); rc != 0) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("can't start ", program, ": ", strerror(rc), "; raise ulimit -n"));
+  }
   actions.SetAttributes(options.new_session);
   pid_t pid = 0;
   const int rc = posix_spawn(&pid, program.c_str(), actions.actions(), actions.attributes(),

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -37,6 +38,25 @@ TEST(ProcessTest, Spawn_DescriptorsSwapped_EachLandsInItsPlace) {
   EXPECT_EQ(WaitForExit(*child, absl::Seconds(5))->exit_code, 0);
   close(a[0]);
   close(b[0]);
+}
+
+TEST(ProcessTest, Spawn_LowLimitOfOpenFiles_IsEnough) {
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  int a[2];
+  ASSERT_EQ(pipe2(a, O_CLOEXEC), 0);
+  const rlimit low{static_cast<rlim_t>(a[1] + 8), before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+  SpawnOptions options;
+  options.argv = {"/bin/sh", "-c", "printf one"};
+  options.fds = {{1, a[1]}, {3, a[1]}};
+  auto child = Spawn(options);
+  EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  ASSERT_TRUE(child.ok()) << child.status();
+  close(a[1]);
+  EXPECT_EQ(ReadAll(a[0]), "one");
+  EXPECT_EQ(WaitForExit(*child, absl::Seconds(5))->exit_code, 0);
+  close(a[0]);
 }
 
 TEST(ProcessTest, Spawn_NoSuchProgram_IsNotFound) {

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import time
 
 import pytest
@@ -219,7 +220,7 @@ def test_a_job_of_several_nodes_ends_with_a_reason_when_a_daemon_is_restarted(cl
     assert job.end(15) == 1
     assert re.search("lost connection to node b|its daemon was restarted", job.stderr)
     wait_until(lambda: not workers_of(home), 10, "no worker is left")
-    assert home.ringctl("run", "-n", 4, *home.script(LOOP), 0).returncode == 0
+    assert home.ringctl("run", "--queue", "-n", 4, *home.script(LOOP), 0).returncode == 0
 
 
 def test_workers_wait_for_their_daemon_as_long_as_they_may(cluster, home):
@@ -234,7 +235,7 @@ def test_workers_wait_for_their_daemon_as_long_as_they_may(cluster, home):
     nodes = json.loads(home.ringctl("nodes", "--output", "json").stdout)
     assert {n["name"]: n["state"] for n in nodes}["b"] != "up"
     cluster.local("start", "b")
-    assert home.ringctl("run", "-n", 4, *home.script(LOOP), 0).returncode == 0
+    assert home.ringctl("run", "--queue", "-n", 4, *home.script(LOOP), 0).returncode == 0
 
 
 def test_a_job_of_one_node_survives_its_daemon_or_says_why(cluster, home):
@@ -281,6 +282,15 @@ def test_cancel_of_queued_and_running_jobs(cluster, home):
 
 
 # --- Output, signals, forks.
+
+
+def test_closed_descriptors_and_a_low_limit_of_them_do_no_harm(home):
+    for shell in ("exec <&- >&- 2>&-", "ulimit -n 64", "ulimit -n 256"):
+        command = f"{shell}; exec {RINGCTL} run -n 2 -- sh -c 'exit 4'"
+        result = subprocess.run(["sh", "-c", command], env=home.env, timeout=30, check=False)
+        assert result.returncode == 4, shell
+    home.assert_clean()
+
 
 OUTPUT = """
 import os, sys, time
