@@ -70,7 +70,8 @@ def test_install_into_a_folder_places_everything(tmp_path: pathlib.Path) -> None
     wheels = list((ROOT / "dist").glob("ringd-*.whl"))
     assert wheels, "deploy/setup.sh has not built the wheel"
     run = subprocess.run(
-        [UNITS / "install.sh", "both", wheels[0]],
+        [UNITS / "install.sh", "both", f"dist/{wheels[0].name}"],
+        cwd=ROOT,  # A relative path is the caller's, not the script's.
         env={"DESTDIR": str(tmp_path), "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
