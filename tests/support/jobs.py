@@ -78,20 +78,6 @@ def descriptors_of(pid):
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
-def arenas():
-    """Processes that hold a ringd arena, mapped or as a descriptor."""
-    holders = set()
-    for pid, *_ in processes():
-        with contextlib.suppress(OSError):
-            if "/memfd:ringd" in Path(f"/proc/{pid}/maps").read_text(errors="replace"):
-                holders.add(pid)
-            for fd in Path(f"/proc/{pid}/fd").iterdir():
-                with contextlib.suppress(OSError):
-                    if os.readlink(fd).startswith("/memfd:ringd"):
-                        holders.add(pid)
-    return holders
-
-
 def wait_until(condition, seconds, what):
     """Polls; the condition's first true value."""
     deadline = time.monotonic() + seconds
@@ -173,7 +159,6 @@ class Home:
         self.env.update({name: value, "HOME": str(path), "TMPDIR": str(path / "t")})
         (path / "t").mkdir()
         self._shared_memory = set(os.listdir("/dev/shm"))
-        self._arenas = arenas()
         self._workers = workers()
 
     def marked(self, arguments):
@@ -218,11 +203,14 @@ class Home:
         return found
 
     def leftovers(self):
-        """What a job should not leave: processes, directories, shared memory, arenas."""
+        """What a job should not leave: processes (an arena lives in one), directories, memory."""
         left = list(self.processes().values())
         left += [str(p) for p in (self.path / "t").rglob("*") if p.name.startswith("ringd")]
-        left += [f"/dev/shm/{n}" for n in set(os.listdir("/dev/shm")) - self._shared_memory]
-        left += [f"arena of {pid}" for pid in arenas() - self._arenas]
+        left += [
+            f"/dev/shm/{n}"
+            for n in set(os.listdir("/dev/shm")) - self._shared_memory
+            if "ringd" in n
+        ]
         return left
 
     def assert_clean(self, seconds=10):
