@@ -217,7 +217,7 @@ def test_a_job_of_several_nodes_ends_with_a_reason_when_a_daemon_is_restarted(cl
     job = start_loop(home, 60)
     kill_node(cluster, "b")
     cluster.local("start", "b")
-    assert job.end(15) == 1
+    assert job.end(15) in (1, 143)  # A rank of a raised, or one of b was ended: who was first.
     assert re.search("lost connection to node b|its daemon was restarted", job.stderr)
     wait_until(lambda: not workers_of(home), 10, "no worker is left")
     assert home.ringctl("run", "--queue", "-n", 4, *home.script(LOOP), 0).returncode == 0
@@ -400,7 +400,7 @@ for i in range(100):
         before = [held(pid) for pid in everyone]
 for name, (fds, memory), pid in zip(["rank", "worker", "daemon"], before, everyone):
     now = held(pid)
-    slack = 8 if name == "daemon" else 1  # The daemon serves the other ranks meanwhile.
+    slack = 1 if name == "rank" else 8  # The others still clear up, or serve the other rank.
     assert now[0] <= fds + slack and now[1] < memory + (4 << 20), (name, fds, memory, now)
 print("the same as before")
 """
