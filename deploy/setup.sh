@@ -5,7 +5,7 @@
 #   RINGD_SETUP=minimal   the wheel in .venv/ and no framework
 #   RINGD_SETUP=default   and PyTorch with what the main job needs
 #   RINGD_SETUP=full      and TensorFlow, JAX, grpcio and what the tests need (tests/run.sh)
-#   RINGD_SETUP_SANITIZERS=1   and clang (tests/sanitize.sh)
+#   RINGD_SETUP=sanitizers  only the Debian packages, and clang (tests/sanitize.sh)
 #   RINGD_TORCH_INDEX     index to take PyTorch from (default: pip's find-links, then PyTorch's CPU index)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -55,13 +55,13 @@ install_packages() {
     libprotobuf-dev libspdlog-dev libfmt-dev libsqlite3-dev libssl-dev libtomlplusplus-dev liburing-dev
     nlohmann-json3-dev protobuf-compiler protobuf-compiler-grpc python3 python3-dev python3-pip python3-venv
   )
-  if [ "$mode" = full ]; then
+  if [ "$mode" = full ] || [ "$mode" = sanitizers ]; then
     wanted+=(
       clang-format-14 git iproute2 libbenchmark-dev libgmock-dev libgtest-dev nftables openssl procps systemd
       util-linux
     )
   fi
-  if [ -n "${RINGD_SETUP_SANITIZERS:-}" ]; then
+  if [ "$mode" = sanitizers ]; then
     wanted+=(clang-14 libclang-rt-14-dev lld-14)
   fi
   local missing=() package
@@ -130,12 +130,13 @@ install_wheel() {
 }
 
 case "$mode" in
-  minimal | default | full) ;;
-  *) fail "RINGD_SETUP is \"$mode\"; it can be minimal, default or full" ;;
+  minimal | default | full | sanitizers) ;;
+  *) fail "RINGD_SETUP is \"$mode\"; it can be minimal, default, full or sanitizers" ;;
 esac
 [ -x /usr/bin/apt-get ] || fail "this is not Debian; install a wheel with pip instead (deploy/README.md)"
 
 install_packages
+[ "$mode" = sanitizers ] && exit
 # Downloads wait for the network and compilers for the processor: both at once.
 set -m # A process group of its own, to be ended as one.
 install_python_packages </dev/null &
