@@ -50,6 +50,8 @@ absl::StatusOr<std::string> ScalarText(const toml::node& node) {
   return absl::InvalidArgumentError("must be a string, a number or true/false");
 }
 
+bool IsEmptyLiteral(const std::string& toml) { return toml == "\"\"" || toml == "[]"; }
+
 bool IsProgram(const std::string& key) {
   return std::find(std::begin(kPrograms), std::end(kPrograms), key) != std::end(kPrograms);
 }
@@ -165,8 +167,9 @@ absl::Status Config::UnknownKey(const std::string& where, const std::string& wha
       nearest.empty()
           ? (is_flag ? "see --help" : absl::StrCat("'", program_, " --help' lists the keys"))
           : absl::StrCat("did you mean '", is_flag ? FlagName(nearest) : nearest, "'?");
-  return absl::InvalidArgumentError(absl::StrCat(where, ": unknown ", what, " '",
-                                                 is_flag ? FlagName(key) : key, "' (", hint, ")"));
+  return absl::InvalidArgumentError(absl::StrCat(where, where.empty() ? "" : ": ", "unknown ", what,
+                                                 " '", is_flag ? FlagName(key) : key, "' (", hint,
+                                                 ")"));
 }
 
 absl::Status Config::ReadFile(const std::string& path) {
@@ -217,20 +220,20 @@ absl::StatusOr<std::vector<std::string>> Config::ReadFlags(const std::vector<std
     const std::string key =
         absl::StrReplaceAll(flag.substr(std::min<size_t>(2, flag.size())), {{"-", "_"}});
     Option* option = absl::StartsWith(flag, "--") ? Find(key) : nullptr;
-    if (option == nullptr) return UnknownKey(program_, "option", key.empty() ? flag : key);
+    if (option == nullptr) return UnknownKey("", "option", key.empty() ? flag : key);
     std::string value = "true";
     if (equals != std::string::npos) {
       value = words[i].substr(equals + 1);
     } else if (!option->is_flag) {
       if (i + 1 == words.size()) {
-        return absl::InvalidArgumentError(absl::StrCat(program_, ": ", flag, " needs a value"));
+        return absl::InvalidArgumentError(absl::StrCat(flag, " needs a value"));
       }
       value = words[++i];
     }
     const bool append = option->source == "flag";
     option->source = "flag";
     const absl::Status status = option->set(value, append);
-    if (!status.ok()) return WithContext(absl::StrCat(program_, ": ", flag), status);
+    if (!status.ok()) return WithContext(flag, status);
   }
   return std::vector<std::string>(words.begin() + static_cast<ptrdiff_t>(i), words.end());
 }
@@ -256,8 +259,7 @@ absl::StatusOr<std::vector<std::string>> Config::Parse(int argc, const char* con
       return absl::CancelledError("version");
     }
     if (word == "--config") {
-      if (++i == argc)
-        return absl::InvalidArgumentError(absl::StrCat(program_, ": --config needs a file"));
+      if (++i == argc) return absl::InvalidArgumentError("--config needs a file");
       file = argv[i];
     } else if (absl::StartsWith(word, "--config=")) {
       file = word.substr(std::string("--config=").size());
@@ -287,9 +289,10 @@ std::string Config::Help() const {
                                   " [options]\n\nOptions (also keys of the configuration file, "
                                   "with _ for -, and RINGD_KEY in the environment):\n");
   for (const Option& option : options_) {
+    const std::string value = option.get();
     absl::StrAppend(&text, "  ", FlagName(option.key), option.is_flag ? "" : " VALUE",
-                    option.repeatable ? " ..." : "", "\n        ", option.help, " [", option.get(),
-                    "]\n");
+                    option.repeatable ? " ..." : "", "\n        ", option.help,
+                    IsEmptyLiteral(value) ? "" : absl::StrCat(" [", value, "]"), "\n");
   }
   absl::StrAppend(
       &text,

@@ -20,7 +20,7 @@ namespace ringd {
 // Thread-compatible: external synchronisation.
 class Config {
  public:
-  // program: "ringd", "ringd-scheduler", ...: names the section and the messages.
+  // program: "ringd", "ringd-scheduler" or "ringctl": names the file's section.
   explicit Config(std::string program);
 
   // Binds a key to *value, whose present content is the default. REQUIRES: keys unique, value
@@ -37,10 +37,10 @@ class Config {
            const std::string& help);  // Repeatable; TOML array.
 
   // Reads --config FILE or RINGD_CONFIG or, where it exists, `default_file`, then the environment,
-  // then argv. Understands
-  // --help and --version (text in *output, then CANCELLED). Keys of the other programs' sections
-  // are ignored; an unknown key is INVALID_ARGUMENT: "/etc/ringd/ringd.toml: unknown key 'slot'
-  // (did you mean 'slots'?)". Rest: words after the options or after "--".
+  // then argv. Understands --help and --version (text in *output, then CANCELLED). Keys of the
+  // other programs' sections are ignored; an unknown key is INVALID_ARGUMENT:
+  // "/etc/ringd/ringd.toml: unknown key 'slot' (did you mean 'slots'?)". Messages name the key and
+  // where it stands, not the program. Returns the words after the options or after "--".
   absl::StatusOr<std::vector<std::string>> Parse(int argc, const char* const* argv,
                                                  const std::string& default_file,
                                                  std::string* output);
@@ -79,8 +79,7 @@ absl::StatusOr<absl::Duration> ParseDuration(const std::string& text);
 // The nearest of `words` to `word`, or "" if none is near: for "did you mean".
 std::string NearestWord(const std::string& word, const std::vector<std::string>& words);
 
-// Where a private (not shared) instance keeps things, from HOME, XDG_RUNTIME_DIR, TMPDIR (INTERFACE
-// "Paths").
+// Where a private (not shared) instance keeps things, from HOME, XDG_RUNTIME_DIR, TMPDIR.
 struct UserPaths {
   std::string config_file;      // ~/.config/ringd/ringd.toml
   std::string run_directory;    // $XDG_RUNTIME_DIR/ringd or TMPDIR/ringd-UID

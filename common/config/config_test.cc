@@ -66,14 +66,14 @@ TEST_F(ConfigTest, Parse_UnknownKeyInFile_IsNamedWithItsFile) {
 
 TEST_F(ConfigTest, Parse_UnknownFlag_IsNamed) {
   EXPECT_EQ(Parse({"--slotz", "3"}).message(),
-            "ringd: unknown option '--slotz' (did you mean '--slots'?)");
+            "unknown option '--slotz' (did you mean '--slots'?)");
   EXPECT_EQ(Parse({"--nothing-like-it"}).message(),
-            "ringd: unknown option '--nothing-like-it' (see --help)");
+            "unknown option '--nothing-like-it' (see --help)");
 }
 
 TEST_F(ConfigTest, Parse_BadValues_AreNamedWithTheirSource) {
-  EXPECT_EQ(Parse({"--slots", "many"}).message(), "ringd: --slots: 'many' is not a whole number");
-  EXPECT_EQ(Parse({"--slots"}).message(), "ringd: --slots needs a value");
+  EXPECT_EQ(Parse({"--slots", "many"}).message(), "--slots: 'many' is not a whole number");
+  EXPECT_EQ(Parse({"--slots"}).message(), "--slots needs a value");
   WriteFile("grace = 'soon'\n");
   EXPECT_EQ(Parse({}).message(),
             path_ + ": key 'grace': 'soon' is not a duration such as 30s, 5m or 250ms");

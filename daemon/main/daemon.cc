@@ -285,7 +285,7 @@ absl::Status Daemon::Run() {
       continue;
     NotifySystemd("STOPPING=1");
     GetLogger("main")->info("daemon ends signal={}{}", info.ssi_signo,
-                            options_.embedded ? "" : ": ranks go on and wait for the next daemon");
+                            HasRanksToLeave() ? ": ranks go on and wait for the next daemon" : "");
     if (options_.embedded) EndRanks(kEndGrace, "the daemon was told to end");
     return absl::OkStatus();
   }

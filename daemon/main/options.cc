@@ -58,11 +58,17 @@ void AddOptions(Config& config, Options& o) {
              "ranks that this node takes at once (default: its GPUs, else its CPUs)");
   config.Add("scheduler", &o.scheduler, "address of the scheduler, host:port or unix:/path");
   config.Add("run_directory", &o.run_directory,
-             "folder of sockets and of the state of running jobs");
-  config.Add("log_directory", &o.log_directory, "folder of the ranks' logs");
-  config.Add("state_directory", &o.state_directory, "folder of what outlives a reboot");
+             "folder of sockets and of the state of running jobs (default: /run/ringd if shared, "
+             "else $XDG_RUNTIME_DIR/ringd)");
+  config.Add("log_directory", &o.log_directory,
+             "folder of the ranks' logs (default: /var/log/ringd if shared, else logs in the state "
+             "directory)");
+  config.Add("state_directory", &o.state_directory,
+             "folder of what outlives a reboot (default: /var/lib/ringd if shared, else "
+             "~/.local/state/ringd)");
   config.Add("data_address", &o.data_address,
-             "host:port to listen on for other daemons; port 0: any");
+             "host:port to listen on for other daemons; port 0: any (default: 0.0.0.0:7472 if "
+             "shared, else 127.0.0.1:0)");
   config.Add("advertise_address", &o.advertise_address,
              "host that other daemons dial (default: from data_address)");
   config.Add("shared", &o.shared, "serve all users of this host; needs root");

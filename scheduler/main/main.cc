@@ -24,8 +24,7 @@ constexpr int kExitBadInput = 2;
 constexpr char kSystemConfig[] = "/etc/ringd/ringd.toml";
 
 int BadInput(const std::string& message) {
-  const bool named = message.rfind("ringd-scheduler: ", 0) == 0;
-  fprintf(stderr, "%s%s\n", named ? "" : "ringd-scheduler: ", message.c_str());
+  fprintf(stderr, "ringd-scheduler: %s\n", message.c_str());
   return kExitBadInput;
 }
 

@@ -28,8 +28,12 @@ Machine::Options Options::MachineOptions() const {
 
 void AddOptions(Options* options, Config* config) {
   config->Add("listen", &options->listen,
-              "address to serve, unix:/PATH or HOST:PORT (port 0: a free one); repeatable");
-  config->Add("state_directory", &options->state_directory, "where jobs outlive the scheduler");
+              "address to serve, unix:/PATH or HOST:PORT (port 0: a free one); repeatable "
+              "(default: scheduler.sock in /run/ringd if shared, else in $XDG_RUNTIME_DIR/ringd; "
+              "with TLS also 0.0.0.0:7470)");
+  config->Add("state_directory", &options->state_directory,
+              "where jobs outlive the scheduler (default: /var/lib/ringd if shared, else "
+              "~/.local/state/ringd)");
   config->Add("tls_certificate", &options->tls_certificate,
               "PEM file: certificate of this scheduler");
   config->Add("tls_key", &options->tls_key, "PEM file: its key");
