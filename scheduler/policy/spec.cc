@@ -6,6 +6,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 
 namespace ringd::scheduler {
 namespace {
@@ -25,10 +26,26 @@ bool LooksLikeId(const std::string& name) {
                      [](char c) { return absl::ascii_isdigit(static_cast<unsigned char>(c)); });
 }
 
+std::string BaseName(const std::string& path) { return path.substr(path.find_last_of('/') + 1); }
+
+// The program's, or that of a Python script or module: "train" of `python -u src/train.py`.
+std::string DefaultName(const JobSpec& spec) {
+  std::string base = BaseName(spec.command(0));
+  if (!absl::StartsWith(base, "python")) return base;
+  for (int i = 1; i < spec.command_size(); ++i) {
+    const std::string& word = spec.command(i);
+    if (word == "-c") break;
+    if (word == "-m" && i + 1 < spec.command_size()) return spec.command(i + 1);
+    if (absl::EndsWith(word, ".py") && !absl::StartsWith(word, "-")) {
+      return std::string(absl::StripSuffix(BaseName(word), ".py"));
+    }
+  }
+  return base;
+}
+
 absl::Status CheckName(JobSpec* spec) {
   if (spec->name().empty()) {
-    const std::string& program = spec->command(0);
-    std::string base = program.substr(program.find_last_of('/') + 1);
+    std::string base = DefaultName(*spec);
     if (LooksLikeId(base) || base.empty()) base = "job";
     spec->set_name(base.substr(0, kMaxNameBytes));
     for (char& c : *spec->mutable_name()) {

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
+#include <vector>
+
 namespace ringd::scheduler {
 namespace {
 
@@ -85,6 +88,20 @@ TEST(SpecTest, CheckSpec_NoName_TakesTheProgramsName) {
   JobSpec spec = Spec();
   ASSERT_TRUE(CheckSpec(&spec).ok());
   EXPECT_EQ(spec.name(), "python3");
+}
+
+TEST(SpecTest, CheckSpec_NoNameAndAPythonScript_TakesTheScriptsName) {
+  const auto name_of = [](const std::vector<std::string>& words) {
+    JobSpec spec;
+    for (const std::string& word : words) spec.add_command(word);
+    EXPECT_TRUE(CheckSpec(&spec).ok());
+    return spec.name();
+  };
+  EXPECT_EQ(name_of({"python", "-u", "src/train.py", "other.py"}), "train");
+  EXPECT_EQ(name_of({"/usr/bin/python3.11", "-m", "my.train", "a.py"}), "my.train");
+  EXPECT_EQ(name_of({"python", "-c", "import train.py"}), "python");
+  EXPECT_EQ(name_of({"./train", "config.py"}), "train");
+  EXPECT_EQ(name_of({"python", "j-3.py"}), "job");
 }
 
 TEST(SpecTest, CheckSpec_NameLikeAnId_IsRefused) {
