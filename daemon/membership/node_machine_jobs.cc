@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/reduce/reduce.h"
 #include "daemon/membership/node_machine.h"
 
 namespace ringd::daemon {
@@ -62,6 +63,11 @@ absl::Status NodeMachine::CheckPrepare(const cluster::v1::Prepare& order) const 
   if (!self.shared() && order.uid() != self.uid()) {
     return absl::InvalidArgumentError(absl::StrCat("its private daemon serves uid ", self.uid(),
                                                    " alone, the job is uid ", order.uid(), "'s"));
+  }
+  if (const int ranks = Here(order).rank_count(); ranks > static_cast<int>(kMaxReduceBuffers)) {
+    return absl::InvalidArgumentError(absl::StrCat("job ", order.job(), " wants ", ranks,
+                                                   " ranks here and a node takes at most ",
+                                                   kMaxReduceBuffers, " of a job: use more nodes"));
   }
   return absl::OkStatus();
 }

@@ -107,6 +107,17 @@ TEST_F(NodeMachineTest, Prepare_OfAnotherUserOnAPrivateDaemon_IsRefused) {
   EXPECT_TRUE(Reports(NodeReport::kPrepared)[0].prepared().bad_input());
 }
 
+TEST_F(NodeMachineTest, Prepare_OfMoreRanksThanANodeTakes_IsBadInput) {
+  Connect();
+  Order(PrepareOrder(65));
+  ASSERT_EQ(Reports(NodeReport::kPrepared).size(), 1u);
+  const cluster::v1::Prepared prepared = Reports(NodeReport::kPrepared)[0].prepared();
+  EXPECT_TRUE(prepared.bad_input());
+  EXPECT_EQ(prepared.reason(),
+            "node a: job j-1 wants 65 ranks here and a node takes at most 64 of a job: "
+            "use more nodes");
+}
+
 TEST_F(NodeMachineTest, Prepare_WithRubbish_IsRefused) {
   Connect();
   for (int kind = 0; kind < 6; ++kind) {
