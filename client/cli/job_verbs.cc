@@ -81,14 +81,16 @@ void PrintJob(const Invocation& invocation, const Job& job, const std::string& w
   if (invocation.settings.IsJson()) {
     std::cout << JsonText(DescribeJson(job));
   } else {
-    std::cout << job.id() << " " << what << " (" << StateName(job.state()) << ")\n";
+    const std::string state = StateName(job.state());
+    std::cout << job.id() << " " << what << (what == state ? "" : " (" + state + ")") << "\n";
   }
 }
 
 absl::StatusOr<int> Cancel(const Invocation& invocation, const Words& words) {
   RINGD_ASSIGN_OR_RETURN(const auto client, ConnectToCluster(invocation.settings, "cancel"));
   RINGD_ASSIGN_OR_RETURN(const auto job, client->Cancel(words.job, words.reason));
-  PrintJob(invocation, job, "cancelled");
+  const bool was_over = IsFinal(job.state()) && job.state() != JOB_STATE_CANCELLED;
+  PrintJob(invocation, job, was_over ? "had ended already" : "cancelled");
   return 0;
 }
 

@@ -142,16 +142,18 @@ absl::Status CheckDirectory(const std::string& option, const std::string& path) 
 
 void AddJobOptions(CLI::App* app, JobOptions* options) {
   AddCount(app, "-n", &options->ranks, 1, "number of ranks (default 1)");
-  app->add_option("--name", options->name, "name of the job (default: the program's)");
+  app->add_option("--name", options->name, "name of the job (default: the program's or script's)");
   AddCount(app, "--nodes", &options->nodes, 1, "spread the ranks over this many nodes");
   AddCount(app, "--ranks-per-node", &options->ranks_per_node, 1, "ranks on each node");
   app->add_option("--hosts", options->hosts, "nodes and slots to use: A:2,B:2")->check(NotEmpty);
   app->add_option("--hostfile", options->hostfile, "the same from a file, a node a line")
       ->check(NotEmpty);
-  AddCount(app, "--min", &options->min_ranks, 1, "go on with as few ranks as this");
-  AddCount(app, "--max", &options->max_ranks, 1, "grow to as many ranks as this");
+  AddCount(app, "--min", &options->min_ranks, 1,
+           "go on with as few ranks as this (not in this version)");
+  AddCount(app, "--max", &options->max_ranks, 1,
+           "grow to as many ranks as this (not in this version)");
   app->add_option("--on-failure", options->on_failure,
-                  "what a rank's death does: stop, replay or interrupt")
+                  "what a rank's death does: stop ends the job (this version has no other)")
       ->check(CLI::IsMember({"stop", "replay", "interrupt"}));
   AddCount(app, "--max-restarts", &options->max_restarts, 0, "restarts for each slot (default 3)");
   app->add_option("--env", options->environment.env,
@@ -168,7 +170,7 @@ void AddJobOptions(CLI::App* app, JobOptions* options) {
   app->add_flag("--reproducible", options->reproducible, "the same bits in every run");
   app->add_option("--deadline", options->deadline, "end the job after this time (exit code 124)");
   app->add_option("--stall-timeout", options->stall_timeout,
-                  "end a job that stalls (default none)");
+                  "end a job that stalls (not in this version)");
   app->add_option("--grace", options->grace, "time between TERM and KILL (default 30s)");
   app->add_flag("--queue", options->queue, "wait rather than fail when it can't start now");
 }

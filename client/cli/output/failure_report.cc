@@ -1,7 +1,6 @@
 #include <signal.h>
 #include <string.h>
 
-#include <algorithm>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -65,7 +64,7 @@ std::string FollowedLine(const Job& job) {
   }
   if (ranks.empty()) return "";
   return absl::StrCat("  followed: rank", ranks.size() == 1 ? " " : "s ",
-                      absl::StrJoin(ranks, ", "), " (ended because of it)\n");
+                      absl::StrJoin(ranks, ", "), " (ended after it)\n");
 }
 
 }  // namespace

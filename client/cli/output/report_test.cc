@@ -47,7 +47,7 @@ TEST(FailureReport, TailAndFollowers_ComeAfter) {
             "ringctl: rank 1 (node a) exited with code 1: ValueError: bad\n"
             "  last lines of rank 1's standard error:\n"
             "    Traceback\n      line\n     20%\n    ValueError: bad\n"
-            "  followed: ranks 0, 2 (ended because of it)\n");
+            "  followed: ranks 0, 2 (ended after it)\n");
 }
 
 TEST(FailureReport, OtherEnds_SayWhy) {
