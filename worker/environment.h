@@ -17,7 +17,7 @@ struct HostFacts {
 };
 
 // The user's variables, HOME USER LOGNAME (unless set) where the worker switches to a user, the
-// identity variables of INTERFACE.md (these win over the user's), PYTHONUNBUFFERED and
+// rank's identity (it wins over the user's; ringctl(1) lists it), PYTHONUNBUFFERED and
 // OMP_NUM_THREADS unless set. A pure function.
 std::map<std::string, std::string> RankEnvironment(const node::v1::WorkerSpec& spec,
                                                    const HostFacts& host);

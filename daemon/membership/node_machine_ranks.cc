@@ -1,10 +1,8 @@
 // NodeMachine: the life of a rank.
 #include <csignal>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "daemon/membership/node_machine.h"
 

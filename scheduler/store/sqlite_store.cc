@@ -12,7 +12,6 @@
 #include <system_error>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/fd.h"
 #include "common/status/macros.h"

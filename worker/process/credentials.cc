@@ -11,7 +11,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/fd.h"
-#include "common/status/macros.h"
 
 namespace ringd::worker {
 namespace {

@@ -68,15 +68,6 @@ bool DescendsFrom(const std::unordered_map<pid_t, Relation>& processes, pid_t pi
 
 }  // namespace
 
-std::vector<pid_t> ListDescendants(pid_t ancestor) {
-  const auto processes = ReadProcesses();
-  std::vector<pid_t> descendants;
-  for (const auto& [pid, relation] : processes) {
-    if (relation.state != 'Z' && DescendsFrom(processes, pid, ancestor)) descendants.push_back(pid);
-  }
-  return descendants;
-}
-
 int SignalDescendants(int signal, const std::string& cgroup) {
   const auto processes = ReadProcesses();
   std::unordered_set<pid_t> done = {getpid()};

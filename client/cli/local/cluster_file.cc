@@ -4,7 +4,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/cli/output/file_text.h"
-#include "common/status/macros.h"
 #include "nlohmann/json.hpp"
 
 namespace ringd::cli {

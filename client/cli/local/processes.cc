@@ -14,7 +14,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <set>
 #include <thread>
 
 #include "absl/strings/match.h"

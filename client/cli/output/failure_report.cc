@@ -1,7 +1,6 @@
 #include <signal.h>
 #include <string.h>
 
-
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"

@@ -8,7 +8,6 @@
 #include <string>
 #include <thread>
 
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/version.h"
 #include "common/rpc/rpc.h"
