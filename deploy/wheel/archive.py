@@ -19,6 +19,8 @@ class Metadata:
     summary: str
     requires: list[str]
     extras: dict[str, list[str]] = field(default_factory=dict)
+    # Group -> name -> "module:function".
+    entry_points: dict[str, dict[str, str]] = field(default_factory=dict)
     description: str = ""
 
     def text(self) -> str:
@@ -37,6 +39,14 @@ class Metadata:
             lines += [f"Requires-Dist: {item} ; extra == '{extra}'" for item in requirements]
         lines += ["Description-Content-Type: text/markdown", "", self.description]
         return "\n".join(lines)
+
+    def entry_points_text(self) -> str:
+        """What entry_points.txt says; empty without entry points."""
+        groups = []
+        for group, entries in self.entry_points.items():
+            lines = [f"{name} = {function}" for name, function in entries.items()]
+            groups.append("\n".join([f"[{group}]", *lines, ""]))
+        return "\n".join(groups)
 
 
 class WheelWriter:
@@ -88,6 +98,8 @@ class WheelWriter:
         wheel = f"Wheel-Version: 1.0\nGenerator: ringd\nRoot-Is-Purelib: {pure}\nTag: {self._tag}\n"
         self.add(f"{self._info}/METADATA", self._metadata.text().encode())
         self.add(f"{self._info}/WHEEL", wheel.encode())
+        if self._metadata.entry_points:
+            self.add(f"{self._info}/entry_points.txt", self._metadata.entry_points_text().encode())
         record = f"{self._info}/RECORD"
         self._zip.writestr(
             zipfile.ZipInfo(record, _TIMESTAMP), "\n".join([*self._record, f"{record},,", ""])

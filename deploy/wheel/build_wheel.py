@@ -34,6 +34,8 @@ EXTRAS = {
     "spark": ["pyspark"],
     "ray": ["ray"],
 }
+# `import torch` (2.5 on) runs what is in this group.
+ENTRY_POINTS = {"torch.backends": {"ringd": "ringd._entry_points:register_torch_backend"}}
 
 
 def version() -> str:
@@ -111,6 +113,7 @@ def build_ringd(bazel_bin: Path, output: Path) -> Path:
         summary="Daemon-based distributed training",
         requires=["numpy"],
         extras=EXTRAS,
+        entry_points=ENTRY_POINTS,
         description=readme.read_text() if readme.is_file() else "",
     )
     launcher = (Path(__file__).parent / "launcher.sh").read_text()

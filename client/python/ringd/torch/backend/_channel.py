@@ -1,0 +1,156 @@
+"""Channels: sequences of operations over a set of ranks, as process groups use them."""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import functools
+import os
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from ... import _core
+from ..._errors import RingdError
+from ..._types import DTYPE_BYTES, Operation
+from ._work import Completer, RingdWork
+
+# Their frames are skipped where a message names the line that called.
+_OURS = ("ringd.", "torch.")
+_MAX_FRAMES = 12
+_MAX_SITES = 10_000
+_OVER = 0  # In place of a handle: the operation is over.
+
+_core_submit = _core.submit
+_sites: dict[tuple[Any, int], str | None] = {}
+
+
+def _call_site() -> str | None:
+    """`train.py:41`: the line outside of PyTorch and ringd that called. For messages only."""
+    frame = sys._getframe(3)
+    for _ in range(_MAX_FRAMES):
+        if frame is None:
+            return None
+        if not frame.f_globals.get("__name__", "").startswith(_OURS):
+            key = (frame.f_code, frame.f_lineno)
+            site = _sites.get(key)
+            if site is None:
+                if len(_sites) > _MAX_SITES:
+                    _sites.clear()
+                site = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+                _sites[key] = site = site.replace("\0", "")
+            return site
+        frame = frame.f_back
+    return None
+
+
+@functools.lru_cache(maxsize=1024)
+def even_counts(count: int, parts: int) -> bytes:
+    """`counts` of an operation with equal parts."""
+    return array.array("q", [count] * parts).tobytes()
+
+
+def counts_of(counts: list[int]) -> bytes:
+    """`counts` of an operation."""
+    return array.array("q", counts).tobytes()
+
+
+class Channel:
+    """The sequence of operations of all ranks of the job, or of this rank alone. Thread-safe.
+
+    Ranks match operations by their order, so all of them submit the same ones in one order,
+    whichever threads do it. An operation that needs to hear of the others' sizes first has two
+    stages; the second one is submitted before any later operation.
+    """
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank = rank
+        self.size = size
+        self.completer = Completer()
+        self._local = size == 1
+        self.order = threading.RLock()
+        self._second_stage: Callable[[], None] | None = None
+        self._pending: deque[RingdWork] = deque()
+
+    def submit(
+        self,
+        operation: Operation,
+        code: int,
+        source: int,
+        source_count: int,
+        target: int,
+        target_count: int,
+        reduction: int = 0,
+        root: int = 0,
+        counts: bytes | None = None,
+    ) -> int:
+        """Submits one operation on memory that stays as it is until the handle has been waited for.
+
+        Args:
+            operation: what.
+            code: element type by number.
+            source: address of `source_count` elements, read.
+            target: address of `target_count` elements, written.
+            reduction: by its number.
+            root: rank in the channel.
+            counts: elements of each rank, see ringd.h.
+        """
+        if self._local:
+            if source != target and target_count:
+                ctypes.memmove(target, source, target_count * DTYPE_BYTES[code])
+            return _OVER
+        if self.completer.is_current():
+            raise RingdError(
+                "a collective operation from a callback of a future: its place among this rank's "
+                "other operations would be chance. Wait for the future and call it from there"
+            )
+        with self.order:
+            if self._second_stage is not None:
+                self.finish_stages()
+            return _core_submit(
+                operation,
+                code,
+                reduction,
+                root,
+                source,
+                source_count,
+                target,
+                target_count,
+                (source_count,),
+                counts,
+                None,
+                _call_site(),
+                1.0,
+                1.0,
+                0,
+                0,
+            )
+
+    def set_second_stage(self, second_stage: Callable[[], None]) -> None:
+        """Has `second_stage` run before the channel's next operation, or by finish_stages().
+
+        REQUIRES: the caller holds `order`, and has since it submitted the first stage.
+        """
+        self._second_stage = second_stage
+
+    def finish_stages(self) -> None:
+        """Runs a second stage that is outstanding. Blocks until the other ranks are that far."""
+        with self.order:
+            stage, self._second_stage = self._second_stage, None
+            if stage is not None:
+                stage()
+
+    def hold(self, work: RingdWork) -> RingdWork:
+        """Keeps the work, and with it its tensors, until it is over."""
+        pending = self._pending
+        with self.order:
+            while pending and pending[0].reap():
+                pending.popleft()
+            pending.append(work)
+        return work
+
+    def pending(self) -> list[RingdWork]:
+        """Works that may be in flight."""
+        return list(self._pending)
