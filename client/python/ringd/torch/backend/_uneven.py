@@ -121,6 +121,7 @@ def _start(
             size * size,
         )
         work = StagedWork(
+            first,
             channel.finish_stages,
             [finish] if finish is not None else [],
             (source[1], target[1], sent, matrix),

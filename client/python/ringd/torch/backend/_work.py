@@ -165,8 +165,10 @@ class RingdWork(dist.Work):
 class StagedWork(RingdWork):
     """A work whose second operation is submitted later: by who waits, or by the channel."""
 
-    def __init__(self, advance: Callable[[], None], *arguments: Any) -> None:
+    def __init__(self, first: int, advance: Callable[[], None], *arguments: Any) -> None:
+        """`first`: handle of the first stage; `advance` waits for it and goes on."""
         super().__init__([], *arguments)
+        self._first = first
         self._advance: Callable[[], None] | None = advance
 
     def set_handles(self, handles: list[int]) -> None:
@@ -185,12 +187,16 @@ class StagedWork(RingdWork):
         super()._settle(timeout_us)
 
     def reap(self) -> bool:
-        """As of any work; the first stage is polled by the channel."""
+        """Brings the results home if that needs no waiting, and submits the second stage so."""
+        if self._advance is not None and self._is_first_over():
+            self._advance()
         return self._over or (self._advance is None and super().reap())
 
-    def is_completed(self) -> bool:
-        """Whether it is over. Submits the second stage where that needs no waiting."""
-        return self.reap()
+    def _is_first_over(self) -> bool:
+        try:
+            return _core.poll(self._first)
+        except RingdError:
+            return False  # Another thread has waited for it and goes on now.
 
 
 class Completer:
