@@ -1,6 +1,6 @@
 """DistributedDataParallel on the backend "ringd": the model is that of one process on all data.
 
-    ringctl run -n 3 -- python tests/torch_distributed/ddp.py
+ringctl run -n 3 -- python tests/torch_distributed/ddp.py
 """
 
 import contextlib
@@ -10,7 +10,7 @@ import support
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.distributed.algorithms.join import Join
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
@@ -149,6 +149,25 @@ def check_hooks(checks, rank, size):
         same(checks, model.module, right, hook.__name__, *((1e-4, 1e-5) if exact else (0.05, 0.01)))
 
 
+def check_power_sgd(checks, rank, size):
+    from ringd.torch.backend import Options
+
+    # Its callbacks start operations.
+    group = dist.new_group(list(range(size)), pg_options=Options(blocking_futures=True))
+    models = []
+    for shared in (group, None):
+        model = DistributedDataParallel(Net(), process_group=shared, bucket_cap_mb=MEGABYTES)
+        if shared is not None:
+            state = powerSGD_hook.PowerSGDState(
+                group, matrix_approximation_rank=64, start_powerSGD_iter=2, min_compression_rate=0.1
+            )
+            model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+        train(model, sgd(model), rows_of(rank, size))
+        models.append(model.module)
+    same(checks, models[0], models[1], "PowerSGD of full rank", 0.05, 0.02)
+    dist.destroy_process_group(group)
+
+
 def check_join(checks, rank, size):
     model = DistributedDataParallel(Net(), bucket_cap_mb=MEGABYTES)
     optimizer = sgd(model)
@@ -202,15 +221,18 @@ def check_buffers(checks, rank, size):
     checks.true(int(count) == 3, "buffers")
 
 
+CHECKS = [
+    check_options,
+    check_initial_parameters,
+    check_unused,
+    check_no_sync,
+    check_hooks,
+    check_power_sgd,
+    check_join,
+    check_zero,
+    check_sparse,
+    check_buffers,
+]
+
 if __name__ == "__main__":
-    support.run(
-        check_options,
-        check_initial_parameters,
-        check_unused,
-        check_no_sync,
-        check_hooks,
-        check_join,
-        check_zero,
-        check_sparse,
-        check_buffers,
-    )
+    support.run(*CHECKS)

@@ -281,20 +281,22 @@ def check_errors(checks, rank, size):
         checks.equal(tensor, torch.full((2,), float(size)), "the group goes on")
 
 
+CHECKS = [
+    check_group,
+    check_all_reduce,
+    check_strides,
+    check_async,
+    check_coalesced,
+    check_rooted,
+    check_all_gather,
+    check_reduce_scatter,
+    check_all_to_all,
+    check_objects,
+    check_sparse,
+    check_functional,
+    check_groups,
+    check_errors,
+]
+
 if __name__ == "__main__":
-    support.run(
-        check_group,
-        check_all_reduce,
-        check_strides,
-        check_async,
-        check_coalesced,
-        check_rooted,
-        check_all_gather,
-        check_reduce_scatter,
-        check_all_to_all,
-        check_objects,
-        check_sparse,
-        check_functional,
-        check_groups,
-        check_errors,
-    )
+    support.run(*CHECKS)

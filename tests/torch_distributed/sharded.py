@@ -1,16 +1,16 @@
 """FSDP, DeviceMesh, DTensor and checkpoints on the backend "ringd", against one process.
 
-    ringctl run -n 2 -- python tests/torch_distributed/sharded.py
+ringctl run -n 2 -- python tests/torch_distributed/sharded.py
 """
 
 import pathlib
 import tempfile
 
-import ddp
 import support
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as checkpoint
+from ddp import Net, alone, rows_of, same, sgd, train
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
@@ -22,8 +22,6 @@ from torch.distributed.tensor import (
     distribute_module,
     distribute_tensor,
 )
-
-from ddp import Net, alone, rows_of, same, sgd, train
 
 
 def check_fsdp1(checks, rank, size):
@@ -108,12 +106,13 @@ def check_checkpoint(checks, rank, size):
     same_shards(checks, fresh, alone(size), "checkpoint")
 
 
+CHECKS = [
+    check_fsdp1,
+    check_fsdp2,
+    check_dtensor,
+    check_tensor_parallel,
+    check_checkpoint,
+]
+
 if __name__ == "__main__":
-    ddp.MEGABYTES = 1
-    support.run(
-        check_fsdp1,
-        check_fsdp2,
-        check_dtensor,
-        check_tensor_parallel,
-        check_checkpoint,
-    )
+    support.run(*CHECKS)

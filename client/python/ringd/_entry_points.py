@@ -1,4 +1,4 @@
-"""What other packages load by the entry points of ringd's wheel, without an import of the user's."""
+"""What other packages load by the entry points of ringd's wheel."""
 
 from __future__ import annotations
 

@@ -12,10 +12,12 @@ Ranks are those of `ringctl run`; a process that it did not start can have a gro
 from __future__ import annotations
 
 from ..._entry_points import register_torch_backend
-from ._create import create_group
+from . import _base, _channel, _group, _memory, _sparse, _tracing, _uneven, _work
+from ._create import Options, create_group
 from ._group import RingdProcessGroup
 from ._rendezvous import rendezvous
 
-__all__ = ["RingdProcessGroup", "create_group", "rendezvous"]
+__all__ = ["Options", "RingdProcessGroup", "create_group", "rendezvous"]
 
 register_torch_backend()
+_tracing.keep_out(_base, _channel, _group, _memory, _sparse, _uneven, _work)

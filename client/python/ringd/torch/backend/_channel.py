@@ -15,7 +15,7 @@ from typing import Any
 from ... import _core
 from ..._errors import RingdError
 from ..._types import DTYPE_BYTES, Operation
-from ._work import Completer, RingdWork
+from ._work import RingdWork, in_callback
 
 # Their frames are skipped where a message names the line that called.
 _OURS = ("ringd.", "torch.")
@@ -68,7 +68,6 @@ class Channel:
     def __init__(self, rank: int, size: int) -> None:
         self.rank = rank
         self.size = size
-        self.completer = Completer()
         self._local = size == 1
         self.order = threading.RLock()
         self._second_stage: Callable[[], None] | None = None
@@ -101,10 +100,12 @@ class Channel:
             if source != target and target_count:
                 ctypes.memmove(target, source, target_count * DTYPE_BYTES[code])
             return _OVER
-        if self.completer.is_current():
+        if in_callback():
             raise RingdError(
-                "a collective operation from a callback of a future: its place among this rank's "
-                "other operations would be chance. Wait for the future and call it from there"
+                "a collective operation in a callback of a future: its place among this rank's "
+                "other operations would be chance. Use pg_options="
+                "ringd.torch.backend.Options(blocking_futures=True), or wait for the future and "
+                "call it then"
             )
         with self.order:
             if self._second_stage is not None:

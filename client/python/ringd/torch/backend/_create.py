@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import Any
-
 
 from ... import _core, _lifecycle
 from ..._errors import RingdError
 from ._channel import Channel
 from ._group import RingdProcessGroup
+
+
+@dataclass
+class Options:
+    """`pg_options` of init_process_group and new_group.
+
+    Attributes:
+        blocking_futures: Work.get_future() waits until the operation is over, so that callbacks run
+            in the thread that asked, in the same place on all ranks. Needed where callbacks start
+            operations themselves (PowerSGD); computation and communication don't overlap then.
+    """
+
+    blocking_futures: bool = False
+
 
 _JOB = "job"
 _channels: dict[Any, Channel] = {}
@@ -20,14 +34,17 @@ def create_group(options: Any, backend_options: Any = None) -> RingdProcessGroup
 
     Args:
         options: torch.distributed's _DistributedBackendOptions.
-        backend_options: must be None.
+        backend_options: None or Options.
 
     Raises:
         RingdError: ranks are not those of the ringd job.
         NotImplementedError: a group of some of the ranks.
     """
-    if backend_options is not None:
-        raise ValueError('the backend "ringd" takes no pg_options')
+    chosen = Options() if backend_options is None else backend_options
+    if not isinstance(chosen, Options):
+        raise TypeError(
+            f"pg_options is a {type(chosen).__name__}, not a ringd.torch.backend.Options"
+        )
     rank, size = options.group_rank, options.group_size
     alone = size == 1 and "RINGD_SOCKET" not in os.environ
     if "RINGD_SOCKET" not in os.environ and not alone:
@@ -44,7 +61,7 @@ def create_group(options: Any, backend_options: Any = None) -> RingdProcessGroup
             f"{world} of its ringd job: leave rank and world_size to the environment"
         )
     channel = _channel_of(members or list(range(world)), rank, size, world)
-    return RingdProcessGroup(channel, options.store, options.timeout)
+    return RingdProcessGroup(channel, options.store, options.timeout, chosen.blocking_futures)
 
 
 def _channel_of(members: list[int], rank: int, size: int, world: int) -> Channel:
@@ -60,5 +77,3 @@ def _channel_of(members: list[int], rank: int, size: int, world: int) -> Channel
     if channel is None or (channel.rank, channel.size) != (rank, size):
         _channels[_JOB] = channel = Channel(rank, size)
     return channel
-
-

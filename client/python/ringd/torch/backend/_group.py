@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from datetime import timedelta
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,8 +10,9 @@ import torch.distributed as dist
 
 from ..._types import UINT8, Operation, ReduceOp
 from . import _memory, _sparse, _uneven
-from ._channel import Channel, counts_of, even_counts
-from ._work import RingdWork, micros
+from ._base import Finish, GroupBase
+from ._channel import counts_of, even_counts
+from ._work import RingdWork
 
 _RedOpType = dist.ReduceOp.RedOpType
 _REDUCTIONS = {
@@ -23,15 +23,11 @@ _REDUCTIONS = {
     _RedOpType.PRODUCT: int(ReduceOp.Product),
 }
 _AVERAGE = int(ReduceOp.Average)
-# Above, a wait lets other Python threads run while it copies the result.
-_LONG_COPY_BYTES = 64 << 10
 _NO_ANY_SOURCE = "receiving from any rank is not available in this version of ringd: name a sender"
 _NO_SEND = (
-    "send and recv are not available in this version of ringd; use broadcast, scatter or "
-    "all_to_all"
+    "send and recv are not available in this version of ringd; use broadcast, scatter or all_to_all"
 )
 
-Finish = Callable[[], None]
 Tensors = Sequence[torch.Tensor]
 
 
@@ -60,7 +56,7 @@ def _root(options: Any) -> int:
     return options if isinstance(options, int) else options.rootRank
 
 
-class RingdProcessGroup(dist.ProcessGroup):
+class RingdProcessGroup(GroupBase):
     """A process group whose collectives ringd carries out. CPU tensors only.
 
     Methods are those of ProcessGroup, under the names of all PyTorch versions, and take lists of
@@ -72,131 +68,11 @@ class RingdProcessGroup(dist.ProcessGroup):
     it from wait().
     """
 
-    def __init__(self, channel: Channel, store: Any, timeout: timedelta | None) -> None:
-        super().__init__(channel.rank, channel.size)
-        self._channel = channel
-        self._store = store
-        self._timeout_us = micros(timeout, -1)
-        self._name = ""
-        self._description = "undefined"
-
-    # What a group says of itself.
-
-    def getBackendName(self) -> str:
-        """What get_backend() says in C++."""
-        return "ringd"
-
-    def name(self) -> str:
-        """The backend's name."""
-        return "ringd"
-
-    def getRank(self) -> int:
-        """This rank's number in the group."""
-        return self._channel.rank
-
-    def getSize(self) -> int:
-        """Number of ranks in the group."""
-        return self._channel.size
-
-    rank = getRank
-    size = getSize
-
-    def getGroupName(self) -> str:
-        """The name by which functional collectives find the group."""
-        return self._name
-
-    def setGroupName(self, name: str) -> None:
-        """Sets what getGroupName() says."""
-        self._name = name
-
-    def getGroupDesc(self) -> str:
-        """What the group is for."""
-        return self._description
-
-    def setGroupDesc(self, description: str) -> None:
-        """Sets what getGroupDesc() says."""
-        self._description = description
-
-    _set_group_name = setGroupName
-    _set_group_desc = setGroupDesc
-    group_name = property(getGroupName, setGroupName)
-    group_desc = property(getGroupDesc, setGroupDesc)
-
-    @property
-    def _device_types(self) -> list[torch.device]:
-        return [torch.device("cpu")]
-
-    def _get_backend(self, device: torch.device) -> RingdProcessGroup:
-        return self
-
-    def _get_backend_name(self) -> str:
-        return "ringd"
-
-    supports_splitting = False
-    supports_coalescing = False
-    supports_time_estimation = False
-
-    def get_group_store(self) -> Any:
-        """The store that the group was made with."""
-        return self._store
-
-    def _set_sequence_number_for_group(self) -> None:
-        pass
-
-    def _get_sequence_number_for_group(self) -> int:
-        return 0
-
-    def set_timeout(self, timeout: timedelta) -> None:
-        """How long wait() waits where the call does not say."""
-        self._timeout_us = micros(timeout, -1)
-
-    _set_default_timeout = set_timeout
-
-    def _wait_for_pending_works(self) -> None:
-        for work in self._channel.pending():
-            work.settle_quietly()
-
-    def shutdown(self) -> None:
-        """Waits for what is in flight. The job stays attached."""
-        self._wait_for_pending_works()
-        self._channel.completer.stop()
-
-    def abort(self) -> None:
-        """Lets go without waiting."""
-        self._channel.completer.stop()
-
-    # Work.
-
-    def _limit_us(self, options: Any) -> int:
-        timeout = getattr(options, "timeout", None)
-        if timeout is None or timeout.days < 0:
-            return self._timeout_us
-        return micros(timeout, self._timeout_us)
-
-    def _work(
-        self,
-        handles: list[int],
-        finish: Sequence[Finish | None],
-        keep: Any,
-        outputs: Any,
-        options: Any = None,
-        nbytes: int = 0,
-    ) -> RingdWork:
-        channel = self._channel
-        work = RingdWork(
-            [handle for handle in handles if handle],
-            [step for step in finish if step is not None],
-            keep,
-            outputs,
-            self._limit_us(options),
-            channel.completer,
-            nbytes > _LONG_COPY_BYTES,
-        )
-        return channel.hold(work)
-
     # Reductions.
 
-    def _reduce_in_place(self, tensor: torch.Tensor, options: Any) -> tuple[int, Finish | None, Any]:
+    def _reduce_in_place(
+        self, tensor: torch.Tensor, options: Any
+    ) -> tuple[int, Finish | None, Any]:
         memory, finish = _memory.inout_of(tensor)
         code = _memory.code_to_reduce(memory)
         start, count = memory.data_ptr(), memory.numel()
@@ -270,7 +146,9 @@ class RingdProcessGroup(dist.ProcessGroup):
         )
         return handle, finish, target
 
-    def reduce_scatter(self, output: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> RingdWork:
+    def reduce_scatter(
+        self, output: Any, inputs: Any, opts: Any = None, timeout: Any = None
+    ) -> RingdWork:
         """Reduces the ranks' lists; each rank gets the element of its number."""
         output = _one(output, "reduce_scatter")
         parts = _parts(inputs, self._channel.size, "reduce_scatter")
@@ -327,9 +205,7 @@ class RingdProcessGroup(dist.ProcessGroup):
         tensor = _one(tensors, "broadcast")
         root = _root(opts)
         memory, finish = (
-            _memory.inout_of(tensor)
-            if root == self._channel.rank
-            else _memory.target_of(tensor)
+            _memory.inout_of(tensor) if root == self._channel.rank else _memory.target_of(tensor)
         )
         code, width = _memory.code_to_move(memory.dtype)
         start, count = memory.data_ptr(), memory.numel() * width
@@ -543,7 +419,7 @@ class RingdProcessGroup(dist.ProcessGroup):
         """Not available."""
         raise NotImplementedError(_NO_ANY_SOURCE)
 
-    recvAnysource = recv_anysource
+    recvAnysource = recv_anysource  # noqa: N815
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
         """barrier(); its errors name the missing rank."""

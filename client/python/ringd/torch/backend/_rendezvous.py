@@ -1,4 +1,4 @@
-"""`init_method="ringd://"`: the store that torch.distributed wants, at a port that the system chose."""
+"""`init_method="ringd://"`: a store for torch.distributed at a port that the system chose."""
 
 from __future__ import annotations
 

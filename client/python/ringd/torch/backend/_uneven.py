@@ -127,16 +127,14 @@ def _start(
             (source[1], target[1], sent, matrix),
             outputs,
             group._limit_us(options),
-            channel.completer,
+            group._completer,
             True,
         )
 
         def second_stage() -> None:
             try:
                 _core.wait(first, -1, False)
-                work.set_handles(
-                    [_exchange(channel, code, source[0], target[0], wanted, matrix)]
-                )
+                work.set_handles([_exchange(channel, code, source[0], target[0], wanted, matrix)])
             except RingdError as error:
                 work.fail(error)
 

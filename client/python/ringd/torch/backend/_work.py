@@ -17,6 +17,12 @@ from ..._errors import DeadlineExceeded, RingdError
 
 _DEADLINE_EXCEEDED = 5
 _new_lock = threading.Lock
+_thread = threading.local()
+
+
+def in_callback() -> bool:
+    """Whether this thread completes futures: their callbacks run in it."""
+    return getattr(_thread, "runs_callbacks", False)
 
 
 def micros(duration: timedelta | None, default_us: int) -> int:
@@ -87,7 +93,7 @@ class RingdWork(dist.Work):
             try:
                 for step in self._finish:
                     step()
-            except Exception as error:  # noqa: BLE001 (whoever waits gets it)
+            except Exception as error:
                 self._error = error
         self._finish = self._keep = ()
         self._over = True
@@ -202,29 +208,26 @@ class StagedWork(RingdWork):
 class Completer:
     """Completes the futures of one group, in the order in which they were asked for.
 
-    Callbacks of a future run in its thread. One that waits for another future of the group is
-    served at once: that future is completed before the callback gets it.
+    Callbacks of a future run in its thread. One that asks for a future of its own has it completed
+    at once.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, blocking: bool) -> None:
+        """`blocking`: there is no thread; who asks for a future waits until it is complete."""
+        self._blocking = blocking
         self._lock = _new_lock()
         self._queue: queue.SimpleQueue[tuple[RingdWork, torch.futures.Future] | None] | None = None
-        self._thread = 0
-
-    def is_current(self) -> bool:
-        """Whether this is the completer's thread: a callback runs."""
-        return self._thread == threading.get_ident()
 
     def complete(self, work: RingdWork, future: torch.futures.Future) -> None:
         """Completes the future when the work is over."""
-        if self.is_current():
+        if self._blocking or in_callback():
             _complete(work, future)
             return
         with self._lock:
             if self._queue is None:
                 self._queue = queue.SimpleQueue()
                 thread = threading.Thread(
-                    target=self._run, args=(self._queue,), name="ringd-futures", daemon=True
+                    target=_run, args=(self._queue,), name="ringd-futures", daemon=True
                 )
                 thread.start()
             self._queue.put((work, future))
@@ -236,14 +239,15 @@ class Completer:
                 self._queue.put(None)
                 self._queue = None
 
-    def _run(self, waiting: queue.SimpleQueue[Any]) -> None:
-        self._thread = threading.get_ident()
-        while True:
-            item = waiting.get()
-            if item is None:
-                return
-            _complete(*item)
-            del item
+
+def _run(waiting: queue.SimpleQueue[Any]) -> None:
+    _thread.runs_callbacks = True
+    while True:
+        item = waiting.get()
+        if item is None:
+            return
+        _complete(*item)
+        del item
 
 
 def _complete(work: RingdWork, future: torch.futures.Future) -> None:
