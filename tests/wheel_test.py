@@ -54,6 +54,12 @@ def test_wheel_holds_programs_libraries_and_package(unpacked):
         assert (unpacked / "ringd" / name).is_file()
 
 
+def test_wheel_tells_pytorch_of_its_backend(unpacked):
+    (text,) = [path.read_text() for path in unpacked.glob("*.dist-info/entry_points.txt")]
+    lines = ["[torch.backends]", "ringd = ringd._entry_points:register_torch_backend"]
+    assert text.splitlines() == lines
+
+
 def test_libraries_of_the_training_process_need_the_system_only(unpacked):
     assert all(is_system(library) for library in needed(unpacked / "ringd/lib/libringd.so"))
     extension = needed(unpacked / "ringd/_core.abi3.so")
