@@ -264,6 +264,79 @@ def check_groups(checks, rank, size):
     dist.destroy_process_group(everyone)
 
 
+def has_subgroups():
+    return hasattr(dist.group.WORLD, "new_group")
+
+
+def check_subgroups(checks, rank, size):
+    if not has_subgroups():
+        return
+    for members in ([0, size - 1], list(range(1, size)), list(range(size))):
+        members = sorted(set(members))
+        if not members:
+            continue
+        group = dist.new_group(members)
+        if rank not in members:
+            continue
+        mine = members.index(rank)
+        checks.true(dist.get_rank(group) == mine, "rank in a group")
+        inputs = [data(r, (9,)) for r in members]
+        tensor = inputs[mine].clone()
+        dist.all_reduce(tensor, group=group)
+        checks.equal(tensor, reduced(dist.ReduceOp.SUM, inputs), "all_reduce in a group")
+        dist.broadcast(tensor, members[-1], group=group)
+        outputs = [torch.zeros(9) for _ in members]
+        dist.all_gather(outputs, inputs[mine], group=group)
+        checks.equal(torch.stack(outputs), torch.stack(inputs), "all_gather in a group")
+        objects = [None] * len(members)
+        dist.all_gather_object(objects, rank, group=group)
+        checks.true(objects == members, "objects in a group")
+        output = torch.zeros(9)
+        dist.scatter(output, inputs if mine == 0 else None, members[0], group=group)
+        checks.equal(output, inputs[mine], "scatter in a group")
+        received = [torch.zeros(r + mine + 1) for r in range(len(members))]
+        sent = [torch.full((mine + s + 1,), float(mine)) for s in range(len(members))]
+        dist.all_to_all(received, sent, group=group)
+        for r, tensor in enumerate(received):
+            checks.equal(tensor, torch.full((r + mine + 1,), float(r)), "all_to_all in a group")
+        dist.barrier(group)
+        dist.destroy_process_group(group)
+
+
+def check_messages(checks, rank, size):
+    if not has_subgroups() or size == 1:
+        return
+    right, left = (rank + 1) % size, (rank - 1) % size
+    for count in (3, 40_000):
+        incoming = torch.zeros(count)
+        works = [
+            dist.isend(torch.full((count,), float(rank)), right, tag=5),
+            dist.irecv(incoming, left, tag=5),
+        ]
+        for work in works:
+            work.wait()
+        checks.equal(incoming, torch.full((count,), float(left)), "isend, irecv")
+    incoming = torch.zeros(2, 4, dtype=torch.complex64)
+    works = dist.batch_isend_irecv(
+        [
+            dist.P2POp(dist.isend, torch.full((2, 4), rank * 1j), right),
+            dist.P2POp(dist.irecv, incoming, left),
+        ]
+    )
+    for work in works:
+        work.wait()
+    checks.equal(incoming, torch.full((2, 4), left * 1j), "batch_isend_irecv")
+    if rank == 0:
+        dist.send(torch.arange(4), 1)
+        dist.send_object_list([{"a": 1}], 1)
+    elif rank == 1:
+        tensor, objects = torch.zeros(2, 2, dtype=torch.int64).t(), [None]
+        checks.true(dist.recv(tensor, 0) == 0, "recv")
+        checks.equal(tensor, torch.arange(4).reshape(2, 2), "recv into a view")
+        dist.recv_object_list(objects, 0)
+        checks.true(objects == [{"a": 1}], "objects")
+
+
 def check_errors(checks, rank, size):
     checks.raises(ValueError, lambda: dist.all_reduce(torch.ones(2), dist.ReduceOp.BXOR), "BXOR")
     checks.raises(ValueError, lambda: dist.all_reduce(torch.ones(1, device="meta")), "CPU")
@@ -295,6 +368,8 @@ CHECKS = [
     check_sparse,
     check_functional,
     check_groups,
+    check_subgroups,
+    check_messages,
     check_errors,
 ]
 

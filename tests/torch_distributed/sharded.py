@@ -56,6 +56,15 @@ def check_fsdp2(checks, rank, size):
     same_shards(checks, model, alone(size), "FSDP2")
 
 
+def check_two_dimensions(checks, rank, size):
+    if size != 4 or not hasattr(dist.group.WORLD, "new_group"):
+        return
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicas", "shards"))
+    model = make_sharded(mesh)
+    train(model, sgd(model), rows_of(rank, size))
+    same_shards(checks, model, alone(size), "hybrid sharding")
+
+
 def check_dtensor(checks, rank, size):
     mesh = init_device_mesh("cpu", (size,))
     whole = torch.arange(float(6 * size * 4)).reshape(6 * size, 4)
@@ -109,6 +118,7 @@ def check_checkpoint(checks, rank, size):
 CHECKS = [
     check_fsdp1,
     check_fsdp2,
+    check_two_dimensions,
     check_dtensor,
     check_tensor_parallel,
     check_checkpoint,

@@ -19,11 +19,15 @@ from ._work import RingdWork, in_callback
 
 # Their frames are skipped where a message names the line that called.
 _OURS = ("ringd.", "torch.")
+SEND = 14  # Operations by number.
+RECV = 15
 _MAX_FRAMES = 12
 _MAX_SITES = 10_000
 _OVER = 0  # In place of a handle: the operation is over.
 
 _core_submit = _core.submit
+# Groups of some of the ranks, and messages between two.
+HAS_GROUPS = hasattr(_core, "group_register")
 _sites: dict[tuple[Any, int], str | None] = {}
 
 
@@ -58,14 +62,16 @@ def counts_of(counts: list[int]) -> bytes:
 
 
 class Channel:
-    """The sequence of operations of all ranks of the job, or of this rank alone. Thread-safe.
+    """The sequence of operations of a group of ranks, or of this rank alone. Thread-safe.
 
     Ranks match operations by their order, so all of them submit the same ones in one order,
     whichever threads do it. An operation that needs to hear of the others' sizes first has two
     stages; the second one is submitted before any later operation.
     """
 
-    def __init__(self, rank: int, size: int) -> None:
+    def __init__(self, rank: int, size: int, number: int = 0) -> None:
+        """`number`: of the group in ringd; 0: all ranks."""
+        self._group = (number,) if HAS_GROUPS else ()
         self.rank = rank
         self.size = size
         self._local = size == 1
@@ -127,7 +133,47 @@ class Channel:
                 1.0,
                 0,
                 0,
+                *self._group,
             )
+
+    def submit_message(
+        self,
+        operation: int,
+        code: int,
+        address: int,
+        count: int,
+        peer: int,
+        tag: int,
+    ) -> int:
+        """Submits a SEND or a RECV of `count` elements. Messages have an order of their own."""
+        return _core_submit(
+            operation,
+            code,
+            0,
+            peer,
+            address,
+            count,
+            address if operation == RECV else 0,
+            count if operation == RECV else 0,
+            (count,),
+            None,
+            None,
+            _call_site(),
+            1.0,
+            1.0,
+            tag,
+            0,
+            *self._group,
+        )
+
+    def register_group(self, ranks: list[int], timeout_us: int) -> int:
+        """COLLECTIVE: all ranks of the job register a group. Its number.
+
+        REQUIRES: this is the channel of all ranks.
+        """
+        with self.order:
+            self.finish_stages()
+            return _core.group_register(tuple(ranks), timeout_us)
 
     def set_second_stage(self, second_stage: Callable[[], None]) -> None:
         """Has `second_stage` run before the channel's next operation, or by finish_stages().

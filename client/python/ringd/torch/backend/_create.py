@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
+
+import torch
+import torch.distributed as dist
 
 from ... import _core, _lifecycle
 from ..._errors import RingdError
-from ._channel import Channel
+from ._channel import HAS_GROUPS, Channel
 from ._group import RingdProcessGroup
+from ._work import micros
 
 
 @dataclass
@@ -25,8 +30,15 @@ class Options:
     blocking_futures: bool = False
 
 
-_JOB = "job"
-_channels: dict[Any, Channel] = {}
+_job_channels: list[Channel] = []  # Of all ranks; at most one.
+_NOT_SOME = (
+    "a group of ranks {members} of {world}: ringd with PyTorch {version} has groups of all ranks "
+    "and of one rank only"
+)
+_NOT_ALONE = (
+    "a group of ranks {members} made by its members alone (use_local_synchronization): ringd needs "
+    "all ranks to call new_group"
+)
 
 
 def create_group(options: Any, backend_options: Any = None) -> RingdProcessGroup:
@@ -38,13 +50,8 @@ def create_group(options: Any, backend_options: Any = None) -> RingdProcessGroup
 
     Raises:
         RingdError: ranks are not those of the ringd job.
-        NotImplementedError: a group of some of the ranks.
+        NotImplementedError: a group of some of the ranks (before PyTorch 2.13).
     """
-    chosen = Options() if backend_options is None else backend_options
-    if not isinstance(chosen, Options):
-        raise TypeError(
-            f"pg_options is a {type(chosen).__name__}, not a ringd.torch.backend.Options"
-        )
     rank, size = options.group_rank, options.group_size
     alone = size == 1 and "RINGD_SOCKET" not in os.environ
     if "RINGD_SOCKET" not in os.environ and not alone:
@@ -60,20 +67,63 @@ def create_group(options: Any, backend_options: Any = None) -> RingdProcessGroup
             f"torch.distributed calls this process rank {rank} of {size}, but it is rank {mine} of "
             f"{world} of its ringd job: leave rank and world_size to the environment"
         )
-    channel = _channel_of(members or list(range(world)), rank, size, world)
-    return RingdProcessGroup(channel, options.store, options.timeout, chosen.blocking_futures)
-
-
-def _channel_of(members: list[int], rank: int, size: int, world: int) -> Channel:
     if size == 1:
-        return Channel(0, 1)
-    if members != list(range(world)):
+        channel = Channel(0, 1)
+    elif members in ([], list(range(world))):
+        channel = _job_channel(rank, size)
+    else:
         raise NotImplementedError(
-            f"a group of ranks {members} of {world}: this version of ringd has groups of all ranks "
-            "and of one rank only"
+            _NOT_SOME.format(members=members, world=world, version=torch.__version__)
         )
-    # Groups of all ranks share one sequence, so their operations are ordered among themselves.
-    channel = _channels.get(_JOB)
-    if channel is None or (channel.rank, channel.size) != (rank, size):
-        _channels[_JOB] = channel = Channel(rank, size)
-    return channel
+    return _make(channel, options.store, options.timeout, backend_options)
+
+
+def _make(channel: Channel, store: Any, timeout: Any, backend_options: Any) -> RingdProcessGroup:
+    chosen = Options() if backend_options is None else backend_options
+    if not isinstance(chosen, Options):
+        raise TypeError(
+            f"pg_options is a {type(chosen).__name__}, not a ringd.torch.backend.Options"
+        )
+    return RingdProcessGroup(channel, store, timeout, chosen.blocking_futures)
+
+
+def _job_channel(rank: int, size: int) -> Channel:
+    if not _job_channels or (_job_channels[0].rank, _job_channels[0].size) != (rank, size):
+        _job_channels[:] = [Channel(rank, size)]
+    return _job_channels[0]
+
+
+def new_group(
+    self: RingdProcessGroup,
+    ranks: list[int],
+    timeout: timedelta | None = None,
+    pg_options: Any = None,
+    group_name: str = "",
+    group_desc: str | None = None,
+) -> RingdProcessGroup | None:
+    """COLLECTIVE: what dist.new_group() does on PyTorch 2.13 on. None where this rank is no member.
+
+    All ranks register the group with ringd, in one order; but for a group of one.
+    """
+    rank, size = self.rank(), self.size()
+    members = list(ranks)
+    number = 0
+    if len(members) > 1:
+        if len(members) < size and not group_name.isdigit():
+            raise NotImplementedError(_NOT_ALONE.format(members=members))
+        if members != sorted(members):
+            raise ValueError(f"ranks {members} are not in ascending order")
+        number = _job_channel(rank, size).register_group(members, micros(timeout, -1))
+    if rank not in members:
+        return None
+    channel = Channel(members.index(rank), len(members), number)
+    store = dist.PrefixStore(f"{group_name}/", self.get_group_store())
+    group = _make(channel, store, timeout, pg_options)
+    group.setGroupName(group_name)
+    group.setGroupDesc(group_desc or "undefined")
+    return group
+
+
+# PyTorch calls it where a group has it, and then on all ranks.
+if HAS_GROUPS:
+    RingdProcessGroup.new_group = new_group

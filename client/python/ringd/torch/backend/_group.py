@@ -11,7 +11,7 @@ import torch.distributed as dist
 from ..._types import UINT8, Operation, ReduceOp
 from . import _memory, _sparse, _uneven
 from ._base import Finish, GroupBase
-from ._channel import counts_of, even_counts
+from ._channel import HAS_GROUPS, RECV, SEND, counts_of, even_counts
 from ._work import RingdWork
 
 _RedOpType = dist.ReduceOp.RedOpType
@@ -27,6 +27,8 @@ _NO_ANY_SOURCE = "receiving from any rank is not available in this version of ri
 _NO_SEND = (
     "send and recv are not available in this version of ringd; use broadcast, scatter or all_to_all"
 )
+
+_MAX_TAG = 65535
 
 Tensors = Sequence[torch.Tensor]
 
@@ -407,13 +409,40 @@ class RingdProcessGroup(GroupBase):
 
     # Between two ranks.
 
-    def send(self, tensors: Any, dst_rank: int, tag: int) -> RingdWork:
-        """Sends a tensor to a rank of the group."""
-        raise NotImplementedError(_NO_SEND)
+    def send(self, tensors: Any, dst_rank: int, tag: int = 0) -> RingdWork:
+        """Sends a tensor to a rank of the group. Over when it has been received."""
+        tensor = _one(tensors, "send")
+        source = _memory.source_of(tensor)
+        return self._message(SEND, source, None, dst_rank, tag, tensor)
 
-    def recv(self, tensors: Any, src_rank: int, tag: int) -> RingdWork:
+    def recv(self, tensors: Any, src_rank: int, tag: int = 0) -> RingdWork:
         """Receives a tensor from a rank of the group."""
-        raise NotImplementedError(_NO_SEND)
+        tensor = _one(tensors, "recv")
+        target, finish = _memory.target_of(tensor)
+        work = self._message(RECV, target, finish, src_rank, tag, tensor)
+        work.source = src_rank
+        return work
+
+    def _message(
+        self,
+        operation: int,
+        memory: torch.Tensor,
+        finish: Finish | None,
+        peer: int,
+        tag: int,
+        tensor: torch.Tensor,
+    ) -> RingdWork:
+        if not HAS_GROUPS:
+            raise NotImplementedError(_NO_SEND)
+        if peer == self._channel.rank or not 0 <= peer < self._channel.size:
+            raise ValueError(f"rank {peer} is not another rank of a group of {self.size()}")
+        if not 0 <= tag <= _MAX_TAG:
+            raise ValueError(f"tag {tag} is not in 0 to {_MAX_TAG}")
+        code, width = _memory.code_to_move(memory.dtype)
+        handle = self._channel.submit_message(
+            operation, code, memory.data_ptr(), memory.numel() * width, peer, tag
+        )
+        return self._work([handle], [finish], memory, [tensor], None, tensor.nbytes)
 
     def recv_anysource(self, tensors: Any, tag: int) -> RingdWork:
         """Not available."""

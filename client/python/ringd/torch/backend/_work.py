@@ -62,7 +62,7 @@ class RingdWork(dist.Work):
         self._error: Exception | None = None
         self._over = False
         self._future: torch.futures.Future | None = None
-        self._source = -1
+        self.source = -1
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Blocks until it is over. Raises what went wrong, as often as it is called."""
@@ -143,10 +143,10 @@ class RingdWork(dist.Work):
 
     def source_rank(self) -> int:
         """The sender, of a receive."""
-        return self._source
+        return self.source
 
     def _source_rank(self) -> int:
-        return self._source
+        return self.source
 
     def get_future(self) -> torch.futures.Future:
         """A future with the tensors that it wrote. The first call starts a thread that waits."""
