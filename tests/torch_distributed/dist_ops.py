@@ -119,6 +119,13 @@ def check_coalesced(checks, rank, size):
     coalesced.wait()
     checks.equal(outputs[0], torch.arange(size).repeat_interleave(2).float(), "coalesced gather")
     checks.equal(outputs[1], torch.arange(size), "coalesced gather")
+    tensors = [torch.full((n + 1,), float(rank)) for n in range(3)]
+    with dist._coalescing_manager(device=torch.device("cpu"), async_ops=True) as coalesced:
+        for tensor in tensors:
+            dist.broadcast(tensor, size - 1)
+    coalesced.wait()
+    for n, tensor in enumerate(tensors):
+        checks.equal(tensor, torch.full((n + 1,), size - 1.0), "coalesced by device")
     outputs = [torch.zeros(2), torch.zeros(1)]
     with dist._coalescing_manager():
         for output in outputs:

@@ -32,6 +32,7 @@ class GroupBase(dist.ProcessGroup):
         self._channel = channel
         self._store = store
         self._completer = Completer(blocking_futures)
+        self._coalesced: list[RingdWork] | None = None
         self._timeout_us = micros(timeout, -1)
         self._name = ""
         self._description = "undefined"
@@ -138,7 +139,6 @@ class GroupBase(dist.ProcessGroup):
         options: Any = None,
         nbytes: int = 0,
     ) -> RingdWork:
-        channel = self._channel
         work = RingdWork(
             [handle for handle in handles if handle],
             [step for step in finish if step is not None],
@@ -148,4 +148,9 @@ class GroupBase(dist.ProcessGroup):
             self._completer,
             nbytes > _LONG_COPY_BYTES,
         )
-        return channel.hold(work)
+        return self._hold(work)
+
+    def _hold(self, work: RingdWork) -> RingdWork:
+        if self._coalesced is not None:
+            self._coalesced.append(work)
+        return self._channel.hold(work)

@@ -455,9 +455,15 @@ class RingdProcessGroup(GroupBase):
         self.barrier().wait(timeout)
 
     def _start_coalescing(self, device: torch.device) -> None:
-        raise NotImplementedError("coalescing by device is not available in ringd")
+        """What starts from here on is one work, as _end_coalescing() returns it."""
+        self._coalesced = []
 
-    _end_coalescing = _start_coalescing
+    def _end_coalescing(self, device: torch.device) -> RingdWork:
+        works, self._coalesced = self._coalesced or [], None
+        return self._joined(works, [], None)
+
+    startCoalescing = _start_coalescing  # noqa: N815
+    endCoalescing = _end_coalescing  # noqa: N815
 
 
 def _parts(lists: Any, size: int, what: str) -> Tensors:

@@ -139,7 +139,7 @@ def _start(
                 work.fail(error)
 
         channel.set_second_stage(second_stage)
-    return channel.hold(work)
+    return group._hold(work)
 
 
 def _exchange(
