@@ -25,6 +25,7 @@ import torch
 import torch.distributed as dist
 
 HEADING = "       bytes     name           us  algbw GB/s  of limit  vs gloo"
+SMALLEST_FOR_KERNEL = 1 << 20  # Below, threads of one process don't say what ranks could do.
 UNITS = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
 
 
@@ -60,8 +61,7 @@ def kernel_seconds(path: str, ranks: int, size: int, rounds: int) -> float:
         words = [path, ranks, size, threads, rounds]
         run = subprocess.run([str(w) for w in words], capture_output=True, text=True, check=True)
         micros = float(run.stdout)
-    ringd.barrier()
-    return micros * 1e-6
+    return slowest(micros * 1e-6)
 
 
 def choose_interface() -> None:
@@ -87,7 +87,7 @@ def measure(size: int, rounds: int, kernel: str | None) -> dict[str, float]:
             buffer[:] = 1
             tensor.fill_(1)
             times[name].append(slowest(seconds_per_call(call, repetitions(size))))
-        if kernel is not None:
+        if kernel is not None and size >= SMALLEST_FOR_KERNEL:
             kernel_times.append(kernel_seconds(kernel, ringd.local_size(), size, 5))
     medians = {name: statistics.median(values) for name, values in times.items()}
     if kernel_times:
