@@ -121,7 +121,7 @@ RINGD_API int ringd_poll(ringd_handle handle);
 // after these two.
 RINGD_API int ringd_wait(ringd_handle handle, int64_t timeout_us);
 
-// Bucket plans: see proto/arena.h and DESIGN "plans first".
+// Bucket plans: proto/arena.h has their record, daemon/README.md what becomes of one.
 typedef struct {
   const char* name;
   const int64_t* shape;

@@ -117,3 +117,8 @@ def make_error(
         error = _CLASSES.get(code, RingdError)(message)
     error.code = code
     return error
+
+
+# Tracebacks name them as users import them.
+for _error in (RingdError, *RingdError.__subclasses__()):
+    _error.__module__ = "ringd"
