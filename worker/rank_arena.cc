@@ -23,7 +23,7 @@ void RankArena::LoseSession() {
 absl::Status RankArena::Prepare() {
   if (keeper_ != nullptr) return absl::OkStatus();
   auto keeper = std::make_unique<session::ArenaKeeper>(
-      options_.arena_bytes, options_.arena_max_bytes, options_.read_limit);
+      options_.arena_bytes, options_.arena_max_bytes, options_.read_limit, options_.local_ranks);
   RINGD_RETURN_IF_ERROR(keeper->CreateFirst());
   keeper_ = std::move(keeper);
   return absl::OkStatus();

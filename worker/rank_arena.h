@@ -30,6 +30,7 @@ class RankArena {
     uint64_t arena_bytes = 0;
     uint64_t arena_max_bytes = 0;
     session::ArenaKeeper::LimitReader read_limit;
+    int local_ranks = 1;  // That share this node's memory.
     // A new session, after a client that attached by itself had replaced ours. Blocks.
     std::function<absl::StatusOr<node::v1::AttachResponse>()> attach;
   };

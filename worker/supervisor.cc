@@ -58,7 +58,7 @@ sigset_t SupervisedSignals() {
 Supervisor::Supervisor(const node::v1::WorkerSpec& spec, PreparedRank rank)
     : spec_(spec),
       rank_(std::move(rank)),
-      oom_(spec.cgroup()),
+      oom_(OwnMemoryCgroup()),
       signals_([] {
         const sigset_t set = SupervisedSignals();
         return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
@@ -194,6 +194,7 @@ void Supervisor::StartRank(const node::v1::AttachResponse& session) {
     arena.arena_bytes = spec_.arena_bytes();
     arena.arena_max_bytes = spec_.arena_max_bytes();
     arena.read_limit = [cgroup = spec_.cgroup()] { return session::ReadMemoryLimit(cgroup); };
+    arena.local_ranks = spec_.layout().local_size();
     arena.attach = [this] { return line_->Attach(); };
     clients_ = std::make_unique<ClientServer>(spec_, std::move(rank_.listener), std::move(arena));
     clients_->SetSession(session);
@@ -260,7 +261,7 @@ void Supervisor::OnRankEnded(int wait_status, const rusage& usage) {
 void Supervisor::FinishRank() {
   node::v1::RankExited* exited = report_.mutable_exited();
   exited->set_stderr_tail(logs_->Finish());
-  exited->set_oom_killed((exited->signal() != 0 || exited->exit_code() != 0) && oom_.Killed());
+  exited->set_oom_killed(EndedByOom());
   exited->set_reason(ExitReason());
   clients_->Stop();
   GetLogger("worker")->info("rank ended job={} rank={} exit_code={} signal={} {}", spec_.job(),
@@ -269,6 +270,16 @@ void Supervisor::FinishRank() {
   kill_at_us_ = kNever;
   state_ = State::kReporting;
   Report();
+}
+
+// A group of the rank's own counts its processes alone: one of them was killed, and the rank
+// failed. In a group that others share only a SIGKILL can be taken for it.
+bool Supervisor::EndedByOom() const {
+  const node::v1::RankExited& exited = report_.exited();
+  const bool own_group = !spec_.cgroup().empty() && oom_.cgroup() == spec_.cgroup();
+  const bool suspect = own_group ? exited.signal() != 0 || exited.exit_code() != 0
+                                 : exited.signal() == SIGKILL && !killed_by_us_;
+  return suspect && oom_.Killed();
 }
 
 std::string Supervisor::ExitReason() const {

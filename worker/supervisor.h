@@ -54,6 +54,7 @@ class Supervisor {
   void Reap();
   void OnRankEnded(int wait_status, const rusage& usage);
   void FinishRank();
+  bool EndedByOom() const;
   std::string ExitReason() const;
   void Report();
 

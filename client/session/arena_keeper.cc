@@ -15,6 +15,7 @@
 namespace ringd::session {
 namespace {
 
+constexpr uint64_t kFirstShare = 4;
 constexpr uint64_t kPage = 4096;
 constexpr uint64_t kHugePage = 2u << 20;  // Segments are whole huge pages where there is room.
 constexpr uint64_t kGrowthBytes =
@@ -49,23 +50,29 @@ absl::Status WriteHeader(int fd, uint64_t bytes) {
 }  // namespace
 
 ArenaSizes ChooseArenaSizes(uint64_t arena_bytes, uint64_t arena_max_bytes,
-                            const MemoryLimit& limit) {
+                            const MemoryLimit& limit, int sharers) {
   ArenaSizes sizes;
   const uint64_t wanted_max = arena_max_bytes != 0 ? arena_max_bytes : limit.limit_bytes / 2;
   sizes.max_bytes = std::clamp(RoundDown(wanted_max, kPage), arena::kMinBytes, kMaxSegmentBytes);
-  uint64_t first = arena_bytes != 0 ? arena_bytes : arena::kDefaultBytes;
-  if (first > limit.available_bytes) first = limit.available_bytes / 2;
+  const uint64_t share = limit.available_bytes / static_cast<uint64_t>(std::max(sharers, 1));
+  uint64_t first = std::min(arena::kDefaultBytes, share / kFirstShare);
+  if (arena_bytes != 0)
+    first = arena_bytes <= limit.available_bytes ? arena_bytes : limit.available_bytes / 2;
   first = std::min(std::min(first, kMaxSegmentBytes) + kHugePage - 1, sizes.max_bytes);
   sizes.first_bytes = std::max(RoundDown(first, kHugePage), arena::kMinBytes);
   return sizes;
 }
 
-ArenaKeeper::ArenaKeeper(uint64_t arena_bytes, uint64_t arena_max_bytes, LimitReader read_limit)
-    : arena_bytes_(arena_bytes), read_limit_(std::move(read_limit)), max_bytes_(arena_max_bytes) {}
+ArenaKeeper::ArenaKeeper(uint64_t arena_bytes, uint64_t arena_max_bytes, LimitReader read_limit,
+                         int sharers)
+    : arena_bytes_(arena_bytes),
+      read_limit_(std::move(read_limit)),
+      sharers_(sharers),
+      max_bytes_(arena_max_bytes) {}
 
 absl::Status ArenaKeeper::CreateFirst() {
   const MemoryLimit limit = read_limit_();
-  const ArenaSizes sizes = ChooseArenaSizes(arena_bytes_, max_bytes_, limit);
+  const ArenaSizes sizes = ChooseArenaSizes(arena_bytes_, max_bytes_, limit, sharers_);
   RINGD_RETURN_IF_ERROR(Add(sizes.first_bytes, limit));
   max_bytes_ = sizes.max_bytes;
   if (absl::Status status = WriteHeader(segments_[0].fd.get(), sizes.first_bytes); !status.ok()) {

@@ -20,9 +20,11 @@ struct ArenaSizes {
 };
 
 // Sizes from what was asked for (0: default) and what there is. The maximum defaults to half of the
-// limit; the first segment shrinks where less is free, down to arena::kMinBytes.
+// limit. A first segment of the default size takes at most a quarter of this rank's share of what
+// is free (sharers: ranks that take theirs at the same time), but arena::kMinBytes: its memory is
+// taken at once, and the training process wants the rest.
 ArenaSizes ChooseArenaSizes(uint64_t arena_bytes, uint64_t arena_max_bytes,
-                            const MemoryLimit& limit);
+                            const MemoryLimit& limit, int sharers = 1);
 
 // The memfds of one arena: segment 0 with the header's constants filled in, and those that it grew
 // by.
@@ -39,7 +41,8 @@ class ArenaKeeper {
   };
   using LimitReader = std::function<MemoryLimit()>;  // Called before each segment is made.
 
-  ArenaKeeper(uint64_t arena_bytes, uint64_t arena_max_bytes, LimitReader read_limit);
+  ArenaKeeper(uint64_t arena_bytes, uint64_t arena_max_bytes, LimitReader read_limit,
+              int sharers = 1);
 
   // Makes segment 0. REQUIRES: no segments yet.
   absl::Status CreateFirst();
@@ -56,6 +59,7 @@ class ArenaKeeper {
 
   const uint64_t arena_bytes_;
   const LimitReader read_limit_;
+  const int sharers_;
   uint64_t max_bytes_;
   uint64_t total_bytes_ = 0;
   std::vector<Segment> segments_;

@@ -23,9 +23,15 @@ TEST(ChooseArenaSizes, Defaults) {
 
 TEST(ChooseArenaSizes, LittleLeft_FirstSegmentShrinks) {
   EXPECT_EQ(ChooseArenaSizes(0, 0, Limit(1024 * kMegabyte, 200 * kMegabyte)).first_bytes,
-            100 * kMegabyte);
+            50 * kMegabyte);
   EXPECT_EQ(ChooseArenaSizes(0, 0, Limit(1024 * kMegabyte, 20 * kMegabyte)).first_bytes,
             16 * kMegabyte);
+}
+
+TEST(ChooseArenaSizes, RanksTakeTheirsAtOnce_AllFitAndLeaveMost) {
+  const MemoryLimit limit = Limit(2048 * kMegabyte, 1600 * kMegabyte);
+  EXPECT_EQ(ChooseArenaSizes(0, 0, limit, 4).first_bytes, 100 * kMegabyte);
+  EXPECT_EQ(ChooseArenaSizes(0, 0, limit, 1).first_bytes, 256 * kMegabyte);
 }
 
 TEST(ChooseArenaSizes, AskedFor_RoundedAndBounded) {

@@ -7,6 +7,7 @@
 #include <openssl/x509v3.h>
 
 #include <memory>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/crypto/crypto.h"
@@ -28,10 +29,14 @@ using BioPtr = std::unique_ptr<BIO, Deleter<BIO_free_all>>;
 using DigestPtr = std::unique_ptr<EVP_MD_CTX, Deleter<EVP_MD_CTX_free>>;
 using ExtensionPtr = std::unique_ptr<X509_EXTENSION, Deleter<X509_EXTENSION_free>>;
 using StorePtr = std::unique_ptr<X509_STORE, Deleter<X509_STORE_free>>;
+// Not what is in it.
+using StackPtr =
+    std::unique_ptr<STACK_OF(X509), Deleter<[](STACK_OF(X509) * stack) { sk_X509_free(stack); }>>;
 using StoreContextPtr = std::unique_ptr<X509_STORE_CTX, Deleter<X509_STORE_CTX_free>>;
 using NamesPtr = std::unique_ptr<GENERAL_NAMES, Deleter<GENERAL_NAMES_free>>;
 
 constexpr long kValidSeconds = 10L * 365 * 24 * 3600;
+constexpr size_t kMaxCertificates = 64;  // In one file: a chain, or a bundle of authorities.
 constexpr long kClockSkewSeconds = 3600;
 
 absl::Status OpenSslError(absl::string_view what) {
@@ -49,6 +54,21 @@ std::string BioContent(BIO* bio) {
   char* data = nullptr;
   const long length = BIO_get_mem_data(bio, &data);
   return std::string(data, length);
+}
+
+// All certificates of a file, at least one.
+absl::StatusOr<std::vector<CertificatePtr>> ReadCertificates(const std::string& pem) {
+  std::vector<CertificatePtr> certificates;
+  const BioPtr bio = ReadBio(pem);
+  while (X509* certificate = PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr)) {
+    certificates.emplace_back(certificate);
+    if (certificates.size() > kMaxCertificates)
+      return absl::InvalidArgumentError(
+          absl::StrCat("more than ", kMaxCertificates, " certificates in one file"));
+  }
+  ERR_clear_error();
+  if (certificates.empty()) return absl::InvalidArgumentError("not a PEM certificate");
+  return certificates;
 }
 
 absl::StatusOr<CertificatePtr> ReadCertificate(const std::string& pem) {
@@ -186,12 +206,18 @@ absl::StatusOr<std::string> Sign(const std::string& key_pem, const std::string& 
 
 absl::Status VerifySignature(const std::string& authority_pem, const std::string& certificate_pem,
                              const std::string& message, const std::string& signature) {
-  RINGD_ASSIGN_OR_RETURN(CertificatePtr authority, ReadCertificate(authority_pem));
-  RINGD_ASSIGN_OR_RETURN(CertificatePtr certificate, ReadCertificate(certificate_pem));
+  RINGD_ASSIGN_OR_RETURN(const std::vector<CertificatePtr> authorities,
+                         ReadCertificates(authority_pem));
+  RINGD_ASSIGN_OR_RETURN(const std::vector<CertificatePtr> chain,
+                         ReadCertificates(certificate_pem));
+  X509* const certificate = chain.front().get();
   StorePtr store(X509_STORE_new());
-  X509_STORE_add_cert(store.get(), authority.get());
+  for (const CertificatePtr& authority : authorities)
+    X509_STORE_add_cert(store.get(), authority.get());
+  StackPtr between(sk_X509_new_null());
+  for (size_t i = 1; i < chain.size(); ++i) sk_X509_push(between.get(), chain[i].get());
   StoreContextPtr context(X509_STORE_CTX_new());
-  X509_STORE_CTX_init(context.get(), store.get(), certificate.get(), nullptr);
+  X509_STORE_CTX_init(context.get(), store.get(), certificate, between.get());
   if (X509_verify_cert(context.get()) != 1) {
     ERR_clear_error();
     return absl::UnauthenticatedError(
@@ -201,7 +227,7 @@ absl::Status VerifySignature(const std::string& authority_pem, const std::string
   DigestPtr digest(EVP_MD_CTX_new());
   const bool good =
       EVP_DigestVerifyInit(digest.get(), nullptr, EVP_sha256(), nullptr,
-                           X509_get0_pubkey(certificate.get())) == 1 &&
+                           X509_get0_pubkey(certificate)) == 1 &&
       EVP_DigestVerify(digest.get(), reinterpret_cast<const unsigned char*>(signature.data()),
                        signature.size(), reinterpret_cast<const unsigned char*>(message.data()),
                        message.size()) == 1;

@@ -32,8 +32,9 @@ absl::StatusOr<KeyPair> CreateCertificate(const KeyPair& authority, const std::s
 
 // ECDSA with SHA-256.
 absl::StatusOr<std::string> Sign(const std::string& key_pem, const std::string& message);
-// UNAUTHENTICATED: the certificate is not from the authority, has expired, or the signature is not
-// its own.
+// authority_pem: one authority or more; certificate_pem: the certificate, then those between it and
+// its authority, if any. UNAUTHENTICATED: the certificate is not from an authority, has expired, or
+// the signature is not its own.
 absl::Status VerifySignature(const std::string& authority_pem, const std::string& certificate_pem,
                              const std::string& message, const std::string& signature);
 // The URI names in the certificate ("ringd://node/a").

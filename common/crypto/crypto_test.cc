@@ -37,6 +37,21 @@ TEST_F(CertificateTest, VerifySignature_OwnMessage_IsAccepted) {
           .ok());
 }
 
+TEST_F(CertificateTest, VerifySignature_OneOfSeveralAuthorities_IsAccepted) {
+  const std::string bundle =
+      CreateAuthority("another")->certificate_pem + authority_.certificate_pem;
+  const std::string signature = *Sign(node_.key_pem, "message");
+  EXPECT_TRUE(VerifySignature(bundle, node_.certificate_pem, "message", signature).ok());
+}
+
+TEST_F(CertificateTest, VerifySignature_SignedByANode_IsRefused) {
+  const KeyPair forged = *CreateCertificate(node_, "node b", {}, "ringd://node/b");
+  const std::string signature = *Sign(forged.key_pem, "message");
+  const std::string chain = forged.certificate_pem + node_.certificate_pem;
+  EXPECT_EQ(VerifySignature(authority_.certificate_pem, chain, "message", signature).code(),
+            absl::StatusCode::kUnauthenticated);
+}
+
 TEST_F(CertificateTest, VerifySignature_OtherMessageKeyOrAuthority_IsRefused) {
   const std::string signature = *Sign(node_.key_pem, "message");
   const auto code = [&](const std::string& ca, const std::string& message, const std::string& s) {

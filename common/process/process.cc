@@ -18,6 +18,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/futex.h"
 
 namespace ringd {
 namespace {
@@ -173,6 +174,23 @@ absl::Duration WatchdogInterval() {
     return absl::ZeroDuration();
   if (pid != nullptr && absl::StrCat(getpid()) != pid) return absl::ZeroDuration();
   return absl::Microseconds(micros) / 2;
+}
+
+Watchdog::Watchdog()
+    : interval_us_(absl::ToInt64Microseconds(WatchdogInterval())),
+      next_us_(MonotonicMicros() + interval_us_) {}
+
+int Watchdog::TimeoutMillis() const {
+  if (interval_us_ == 0) return -1;
+  const int64_t left = std::max<int64_t>(next_us_ - MonotonicMicros(), 0);
+  return static_cast<int>((left + 999) / 1000);
+}
+
+void Watchdog::TellIfDue() {
+  const int64_t now = MonotonicMicros();
+  if (interval_us_ == 0 || now < next_us_) return;
+  NotifySystemd("WATCHDOG=1");
+  next_us_ = now + interval_us_;
 }
 
 }  // namespace ringd

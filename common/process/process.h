@@ -46,6 +46,21 @@ void NotifySystemd(const std::string& state);
 // Half of WATCHDOG_USEC if this process is watched, else zero.
 absl::Duration WatchdogInterval();
 
+// Tells systemd's watchdog in time, however often the loop that asks is woken by other things.
+//
+// Thread-compatible: external synchronisation.
+class Watchdog {
+ public:
+  Watchdog();
+  // For poll(): until the next word is due; -1 where nobody watches.
+  int TimeoutMillis() const;
+  void TellIfDue();
+
+ private:
+  const int64_t interval_us_;
+  int64_t next_us_;  // CLOCK_MONOTONIC.
+};
+
 }  // namespace ringd
 
 #endif  // RINGD_COMMON_PROCESS_PROCESS_H_

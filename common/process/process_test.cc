@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <cstdlib>
 
@@ -102,6 +103,20 @@ TEST(ProcessTest, NotifySystemd_SocketNamed_SendsTheState) {
   const ssize_t length = recv(fd.get(), buffer, sizeof(buffer), MSG_DONTWAIT);
   EXPECT_EQ(std::string(buffer, std::max<ssize_t>(length, 0)), "READY=1");
   unlink(path.c_str());
+}
+
+TEST(WatchdogTest, WokenAllTheTime_TellsWhenDue) {
+  setenv("WATCHDOG_USEC", "100000", 1);
+  unsetenv("WATCHDOG_PID");
+  Watchdog watchdog;
+  EXPECT_GT(watchdog.TimeoutMillis(), 0);
+  EXPECT_LE(watchdog.TimeoutMillis(), 50);
+  usleep(60000);
+  EXPECT_EQ(watchdog.TimeoutMillis(), 0);
+  watchdog.TellIfDue();
+  EXPECT_GT(watchdog.TimeoutMillis(), 0);
+  unsetenv("WATCHDOG_USEC");
+  EXPECT_EQ(Watchdog().TimeoutMillis(), -1);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,6 +25,7 @@
 #include "common/process/process.h"
 #include "common/status/macros.h"
 #include "daemon/main/run_directory.h"
+#include "daemon/main/socket_access.h"
 #include "daemon/ranks/cgroup.h"
 
 namespace ringd::daemon {
@@ -35,6 +37,7 @@ constexpr absl::Duration kEndGrace =
     absl::Seconds(2);  // Of ranks when an embedded daemon is told to end.
 constexpr absl::Duration kEndTimeout = absl::Seconds(15);
 constexpr absl::Duration kServerGrace = absl::Milliseconds(200);
+constexpr char kTlsProof[] = "ringd-tls-proof";
 constexpr char kGroup[] = "ringd";  // May talk to a shared daemon.
 
 absl::StatusOr<std::string> ReadFile(const std::string& key, const std::string& path) {
@@ -138,6 +141,8 @@ absl::Status Daemon::SetUp() {
   session.node = options_.name;
   session.arena_socket = absl::StrCat(run, "/arena.sock");
   session.reattach_timeout = options_.embedded ? absl::ZeroDuration() : options_.reattach_timeout;
+  if (options_.shared)
+    session.users = [this](const std::set<uint32_t>& users) { ShareSockets(users); };
   table_ = std::make_unique<SessionTable>(session);
   records_ = std::make_unique<RecordStore>(absl::StrCat(run, "/jobs"),
                                            absl::StrCat(options_.state_directory, "/term"));
@@ -146,7 +151,7 @@ absl::Status Daemon::SetUp() {
   RINGD_ASSIGN_OR_RETURN(watcher_, ProcessWatcher::Create());
   ArenaServerOptions arenas;
   arenas.path = session.arena_socket;
-  arenas.mode = options_.shared ? 0666 : 0600;
+  arenas.mode = 0600;
   arenas.arena_max_bytes = static_cast<uint64_t>(options_.arena_max);
   arenas.inherited = [this](const std::string& job, const std::string& reason) {
     driver_->FailJob(job, reason);
@@ -167,7 +172,8 @@ absl::Status Daemon::ReadKeys(NodeServiceOptions* service) const {
   RINGD_ASSIGN_OR_RETURN(service->key_pem, ReadFile("tls_key", options_.tls.key));
   RINGD_ASSIGN_OR_RETURN(service->certificate_pem,
                          ReadFile("tls_certificate", options_.tls.certificate));
-  RINGD_RETURN_IF_ERROR(ReadFile("tls_authority", options_.tls.authority).status());
+  RINGD_ASSIGN_OR_RETURN(const std::string authority,
+                         ReadFile("tls_authority", options_.tls.authority));
   const absl::StatusOr<std::vector<std::string>> uris = CertificateUris(service->certificate_pem);
   const std::string wanted = absl::StrCat("ringd://node/", options_.name);
   if (!uris.ok() || std::find(uris->begin(), uris->end(), wanted) == uris->end()) {
@@ -175,7 +181,26 @@ absl::Status Daemon::ReadKeys(NodeServiceOptions* service) const {
         absl::StrCat("tls_certificate: ", options_.tls.certificate, " is not node ", options_.name,
                      "'s: it does not carry ", wanted, " (ringctl certs init makes one)"));
   }
-  return absl::OkStatus();
+  // Found here, where it can be said: who refuses a certificate just closes the connection.
+  RINGD_ASSIGN_OR_RETURN(const std::string signature, Sign(service->key_pem, kTlsProof));
+  const absl::Status sound =
+      VerifySignature(authority, service->certificate_pem, kTlsProof, signature);
+  if (sound.ok()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("tls_certificate: ", options_.tls.certificate, " does not go with tls_key ",
+                   options_.tls.key, " and tls_authority ", options_.tls.authority, ": ",
+                   sound.message(), " (ringctl certs init makes all three)"));
+}
+
+void Daemon::ShareSockets(const std::set<uint32_t>& users) const {
+  for (const std::string& path :
+       {attach_socket_, absl::StrCat(options_.run_directory, "/arena.sock")}) {
+    const absl::Status granted = GrantSocket(path, users);
+    if (granted.ok() || absl::IsNotFound(granted)) continue;  // Not there yet: SetUp comes here.
+    GetLogger("main")->warn("{}: open to all users, whom the daemon tells apart",
+                            std::string(granted.message()));
+    chmod(path.c_str(), 0666);
+  }
 }
 
 absl::Status Daemon::SetUpServer() {
@@ -204,8 +229,9 @@ absl::Status Daemon::SetUpServer() {
   }
   // Workers run as their users, who need not be in the group.
   RINGD_RETURN_IF_ERROR(server_->ListenUnixSocket(
-      attach_socket_, 0666,
+      attach_socket_, 0600,
       [this](const PeerCredentials& peer) { return table_->HasJobOf(peer.uid); }));
+  ShareSockets(table_->Users());
   return server_->Start();
 }
 
@@ -251,20 +277,16 @@ absl::Status Daemon::Run() {
   GetLogger("main")->info("daemon runs node={} pid={} slots={} run_directory={} data_address={}",
                           options_.name, getpid(), options_.slot_count, options_.run_directory,
                           engine_->data_address());
-  const absl::Duration watchdog = WatchdogInterval();
-  const int timeout =
-      watchdog > absl::ZeroDuration() ? static_cast<int>(absl::ToInt64Milliseconds(watchdog)) : -1;
+  Watchdog watchdog;
   while (true) {
     pollfd entries[] = {{signals_.get(), POLLIN, 0},
                         {exit_event_.get(), POLLIN, 0},
                         {options_.lifeline_fd, POLLIN, 0}};
-    const int ready = poll(entries, 3, timeout);
+    const int ready = poll(entries, 3, watchdog.TimeoutMillis());
     if (ready < 0 && errno != EINTR)
       return absl::InternalError(absl::StrCat("poll: ", strerror(errno)));
-    if (ready <= 0) {
-      NotifySystemd("WATCHDOG=1");
-      continue;
-    }
+    watchdog.TellIfDue();
+    if (ready <= 0) continue;
     if (entries[2].revents != 0) {
       GetLogger("main")->info("lifeline closed: ending with all ranks");
       EndRanks(absl::ZeroDuration(), "ringctl is gone");

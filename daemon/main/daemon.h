@@ -2,7 +2,9 @@
 #ifndef RINGD_DAEMON_MAIN_DAEMON_H_
 #define RINGD_DAEMON_MAIN_DAEMON_H_
 
+#include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 
 #include "absl/status/status.h"
@@ -46,6 +48,8 @@ class Daemon {
   explicit Daemon(Options options) : options_(std::move(options)) {}
   absl::Status SetUp();
   absl::Status ReadKeys(NodeServiceOptions* service) const;
+  // Lets these users' workers in, and nobody else's.
+  void ShareSockets(const std::set<uint32_t>& users) const;
   absl::Status SetUpServer();
   NodeDriver::Options DriverOptions(uint64_t term) const;
   SpawnerOptions MakeSpawnerOptions() const;

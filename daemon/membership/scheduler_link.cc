@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "absl/random/random.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/log/log.h"
 
@@ -87,6 +89,20 @@ void SchedulerLink::Run() {
   } while (!StoppedWithin(backoff * absl::Uniform(random, 0.5, 1.0)));
 }
 
+std::string SchedulerLink::Explain(const grpc::Status& status) const {
+  std::string text = status.error_message();
+  const bool tcp = !absl::StartsWith(options_.address, "unix:");
+  // Who refuses at TLS closes the connection without a word.
+  if (!tcp || status.error_code() != grpc::StatusCode::UNAVAILABLE ||
+      absl::StrContains(text, "refused")) {
+    return text;
+  }
+  absl::StrAppend(&text, options_.tls.authority.empty()
+                             ? "; if it uses TLS, set tls_certificate, tls_key and tls_authority"
+                             : "; does it use TLS, with a certificate of this tls_authority?");
+  return text;
+}
+
 bool SchedulerLink::RunStream(std::string* reason) {
   // A new channel for each try: an old one's own backoff would come on top of ours.
   const absl::StatusOr<std::shared_ptr<grpc::Channel>> channel =
@@ -131,7 +147,7 @@ bool SchedulerLink::RunStream(std::string* reason) {
     context_ = nullptr;
     *reason = !disconnect_reason_.empty() ? disconnect_reason_
               : status.ok()               ? "it ended the stream"
-                                          : status.error_message();
+                                          : Explain(status);
   }
   events_.down();
   return welcomed;

@@ -52,6 +52,8 @@ class SchedulerLink {
 
   void Run();
   // One stream, from connecting to its end. Returns whether any order came.
+  // A failed call in the user's words.
+  std::string Explain(const grpc::Status& status) const;
   bool RunStream(std::string* reason);
   void WriteReports(Stream* stream);
   bool StoppedWithin(absl::Duration duration);

@@ -11,6 +11,7 @@
 #include <ctime>
 #include <fstream>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -43,7 +44,7 @@ bool CanMakeGroups(const std::string& directory) {
 
 absl::StatusOr<std::string> FindCgroupParent() {
   std::ifstream self("/proc/self/cgroup");
-  std::vector<std::string> candidates;
+  std::vector<std::string> memory, unified, others;
   std::string line;
   while (std::getline(self, line)) {  // "4:memory:/path", "0::/path"
     const std::vector<std::string> fields = absl::StrSplit(line, absl::MaxSplits(':', 2));
@@ -52,13 +53,17 @@ absl::StatusOr<std::string> FindCgroupParent() {
     if (fields[0] == "0") {
       for (const char* mount : {"", "/unified"}) {
         const std::string root = absl::StrCat(kRoot, mount);
-        if (IsCgroup2(root)) candidates.insert(candidates.begin(), absl::StrCat(root, path));
+        if (IsCgroup2(root)) unified.push_back(absl::StrCat(root, path));
       }
-    } else if (fields[1] == "memory" || fields[1] == "pids" || fields[1] == "name=systemd") {
-      const std::string name = fields[1] == "name=systemd" ? "systemd" : fields[1];
-      candidates.push_back(absl::StrCat(kRoot, "/", name, path));
+    } else if (fields[1] == "memory") {
+      memory.push_back(absl::StrCat(kRoot, "/memory", path));
+    } else if (fields[1] == "pids" || fields[1] == "name=systemd") {
+      others.push_back(absl::StrCat(kRoot, fields[1] == "pids" ? "/pids" : "/systemd", path));
     }
   }
+  std::vector<std::string> candidates = std::move(memory);
+  for (const auto* more : {&unified, &others})
+    candidates.insert(candidates.end(), more->begin(), more->end());
   for (const std::string& candidate : candidates) {
     if (CanMakeGroups(candidate)) return candidate;
   }

@@ -9,9 +9,10 @@
 
 namespace ringd::daemon {
 
-// A directory below which this process may make groups: its own group in the v2 tree (delegated by
-// systemd, or root), else in a v1 hierarchy mounted writable.  FAILED_PRECONDITION says why there
-// is none.
+// A directory below which this process may make groups: its own group in the v1 hierarchy of the
+// memory controller (what a rank takes can then be told, and who was killed for it), else in the v2
+// tree (delegated by systemd, or root), else in another v1 hierarchy.  FAILED_PRECONDITION says why
+// there is none.
 absl::StatusOr<std::string> FindCgroupParent();
 
 // Makes the group (or takes it over).

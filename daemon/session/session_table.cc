@@ -44,6 +44,7 @@ void SessionTable::AddJob(const cluster::v1::Prepare& order) {
   for (int rank = here.first_rank(); rank < here.first_rank() + here.rank_count(); ++rank) {
     job.ranks[rank].layout = LayoutOf(order, rank);
   }
+  if (options_.users) options_.users(UsersLocked());
 }
 
 void SessionTable::RemoveJob(const std::string& job) {
@@ -57,6 +58,7 @@ void SessionTable::RemoveJob(const std::string& job) {
       sessions_.erase(rank.secret);
     }
     jobs_.erase(found);
+    if (options_.users) options_.users(UsersLocked());
   }
   for (const auto& line : lines) line->Close();
 }
@@ -169,6 +171,17 @@ bool SessionTable::HasJobOf(uid_t uid) const {
     if (job.uid == uid) return true;
   }
   return false;
+}
+
+std::set<uint32_t> SessionTable::Users() const {
+  MutexLock lock(&mu_);
+  return UsersLocked();
+}
+
+std::set<uint32_t> SessionTable::UsersLocked() const {
+  std::set<uint32_t> users;
+  for (const auto& [name, job] : jobs_) users.insert(job.uid);
+  return users;
 }
 
 SessionTable::Rank* SessionTable::FindLocked(const std::string& job, int rank) {

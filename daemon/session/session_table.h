@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <unordered_map>
 
@@ -26,6 +27,8 @@ struct SessionOptions {
   std::string node;
   std::string arena_socket;         // Path.
   absl::Duration reattach_timeout;  // Zero: ranks end with this daemon.
+  // If set: told of the users who have jobs, before their workers start, and of those left.
+  std::function<void(const std::set<uint32_t>&)> users = nullptr;
 };
 
 // A rank of a job, by the secret of its session.
@@ -76,6 +79,7 @@ class SessionTable {
 
   // Whether a user has a job here: only such a one is worth a connection.
   bool HasJobOf(uid_t uid) const;
+  std::set<uint32_t> Users() const;
 
  private:
   struct Rank {
@@ -95,6 +99,7 @@ class SessionTable {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   node::v1::AttachResponse OpenSession(const std::string& job, Rank& rank)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::set<uint32_t> UsersLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Rank* FindLocked(const std::string& job, int rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const SessionOptions options_;

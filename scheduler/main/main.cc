@@ -41,14 +41,12 @@ ringd::UniqueFd BlockSignals() {
 
 // Blocks until a signal comes or the lifeline breaks, and says which.
 const char* WaitForEnd(int signals, int lifeline) {
-  const absl::Duration watchdog = ringd::WatchdogInterval();
-  const int timeout =
-      watchdog > absl::ZeroDuration() ? static_cast<int>(absl::ToInt64Milliseconds(watchdog)) : -1;
+  ringd::Watchdog watchdog;
   pollfd entries[2] = {{signals, POLLIN, 0},
                        {lifeline, POLLIN, 0}};  // A negative descriptor is ignored.
   while (true) {
-    const int count = poll(entries, 2, timeout);
-    if (count == 0) ringd::NotifySystemd("WATCHDOG=1");
+    const int count = poll(entries, 2, watchdog.TimeoutMillis());
+    watchdog.TellIfDue();
     if (count < 0 && errno != EINTR) return "poll failed";
     if (count <= 0) continue;
     if (entries[0].revents != 0) return "signal";

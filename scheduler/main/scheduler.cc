@@ -133,6 +133,7 @@ absl::Status SchedulerImpl::WriteAddresses() const {
     stream.close();
     if (!stream) return absl::InvalidArgumentError(absl::StrCat(temporary, ": can't write"));
   }
+  chmod(temporary.c_str(), kPrivateMode);
   if (rename(temporary.c_str(), address_file_.c_str()) != 0) {
     return absl::InvalidArgumentError(absl::StrCat(address_file_, ": can't write"));
   }

@@ -38,14 +38,25 @@ def run_job(ranks, *command, env=None):
     return run([*job, sys.executable, *command], env)
 
 
-@pytest.fixture
-def two_nodes(tmp_path):
+def cluster_of_two(tmp_path, *options):
     """The environment of a cluster of two nodes with two slots each."""
     directory = tmp_path / "c"
-    output = run([RINGCTL, "local", "up", "--nodes", 2, "--slots", 2, "--dir", directory])
+    output = run([RINGCTL, "local", "up", "--nodes", 2, "--slots", 2, "--dir", directory, *options])
     address = re.search(r"RINGD_SCHEDULER=(\S+)", output).group(1)
     yield {"RINGD_SCHEDULER": address}
     run([RINGCTL, "local", "down", "--dir", directory])
+
+
+@pytest.fixture
+def two_nodes(tmp_path):
+    yield from cluster_of_two(tmp_path)
+
+
+@pytest.fixture
+def two_namespaces(tmp_path):
+    if os.geteuid() != 0 or not shutil.which("ip"):
+        pytest.skip("needs root and iproute2: a network namespace for each node")
+    yield from cluster_of_two(tmp_path, "--netns")
 
 
 @pytest.mark.timeout(300)
@@ -91,8 +102,15 @@ def assert_close(result, expected):
 
 
 @pytest.mark.timeout(300)
-def test_digits_reach_their_accuracy_on_two_ranks(tmp_path):
-    _, output = train(tmp_path / "two", 2)
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_digits_reach_their_accuracy(tmp_path, ranks):
+    _, output = train(tmp_path / "run", ranks)
+    assert accuracy_of(output) >= 97
+
+
+@pytest.mark.timeout(300)
+def test_digits_reach_their_accuracy_on_two_nodes(tmp_path, two_namespaces):
+    _, output = train(tmp_path / "run", 4, env=two_namespaces)
     assert accuracy_of(output) >= 97
 
 

@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include <filesystem>
 #include <fstream>
 
 #include "gtest/gtest.h"
@@ -40,6 +41,48 @@ TEST_F(OomTest, Version1_CounterRises_Seen) {
   EXPECT_TRUE(watch.Killed());
   Write("memory.limit_in_bytes", "1048576\n");
   EXPECT_EQ(watch.Describe(), "OOM-killed, limit 1 MB");
+}
+
+TEST_F(OomTest, LimitIsOfAGroupAbove_Said) {
+  const std::string group = directory_ + "/rank";
+  mkdir(group.c_str(), 0755);
+  Write("memory.limit_in_bytes", "419430400\n");
+  Write("rank/memory.limit_in_bytes", "9223372036854771712\n");
+  Write("rank/memory.max_usage_in_bytes", "314572800\n");
+  EXPECT_EQ(OomWatch(group).Describe(), "OOM-killed, peak 300 MB of 400 MB");
+}
+
+class OwnMemoryCgroupTest : public OomTest {
+ protected:
+  void Make(const std::string& path, const std::string& text = "") {
+    const std::filesystem::path file = directory_ + path;
+    std::filesystem::create_directories(file.parent_path());
+    std::ofstream(file) << text;
+  }
+};
+
+TEST_F(OwnMemoryCgroupTest, Version1_IsThatOfTheMemoryController) {
+  Make("/proc/self/cgroup", "9:pids:/p\n4:memory:/jobs/x\n0::/\n");
+  Make("/sys/fs/cgroup/memory/jobs/x/memory.oom_control");
+  EXPECT_EQ(OwnMemoryCgroup(directory_), directory_ + "/sys/fs/cgroup/memory/jobs/x");
+}
+
+TEST_F(OwnMemoryCgroupTest, Version2WithoutTheController_IsTheClosestAbove) {
+  Make("/proc/self/cgroup", "0::/user/shell/rank\n");
+  Make("/sys/fs/cgroup/user/memory.events");
+  EXPECT_EQ(OwnMemoryCgroup(directory_), directory_ + "/sys/fs/cgroup/user");
+}
+
+TEST_F(OwnMemoryCgroupTest, NamespaceAboveOurs_IsTheMount) {
+  Make("/proc/self/cgroup", "4:memory:/../other\n");
+  Make("/sys/fs/cgroup/memory/memory.oom_control");
+  EXPECT_EQ(OwnMemoryCgroup(directory_), directory_ + "/sys/fs/cgroup/memory");
+}
+
+TEST_F(OwnMemoryCgroupTest, NoController_IsNone) {
+  EXPECT_EQ(OwnMemoryCgroup(directory_), "");
+  Make("/proc/self/cgroup", "0::/user\n");
+  EXPECT_EQ(OwnMemoryCgroup(directory_), "");
 }
 
 TEST(OomWatch, NoCgroup_NeverSeen) {
