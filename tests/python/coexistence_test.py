@@ -18,7 +18,7 @@ FRAMEWORKS = ["torch", "tensorflow", "jax", "grpc"]
 
 pytestmark = [
     pytest.mark.skipif(RINGCTL is None, reason="no ringctl: run deploy/setup.sh"),
-    pytest.mark.timeout(120),
+    pytest.mark.timeout(240),
 ]
 
 
@@ -28,7 +28,7 @@ def run(*orders):
         [RINGCTL, "run", "-n", "2", "--", sys.executable, JOB, *words],
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=230,
         check=False,
     )
     assert result.returncode == 0, result.stdout + result.stderr
