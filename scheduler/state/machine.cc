@@ -79,7 +79,9 @@ std::vector<Action> Machine::Restore(Snapshot snapshot, Now now) {
       job.started += rank.pid() != 0;
       job.ended += rank.state() != "pending" && rank.state() != "running";
     }
-    if (job.spec.foreground()) job.hold_end = now_.steady + options_.reattach_timeout;
+    if (job.spec.foreground()) {
+      job.hold_end = now_.steady + std::max(options_.reattach_timeout, options_.hold_lease);
+    }
     if (job.State() == JOB_STATE_RUNNING || job.State() == JOB_STATE_FINISHING) {
       for (const GenerationNode& part : job.record.nodes()) {
         Node& node = nodes_[part.name()];

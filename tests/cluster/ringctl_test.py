@@ -24,6 +24,12 @@ NODE = socket.gethostname().split(".")[0]
 pytestmark = pytest.mark.skipif(not RINGCTL.exists(), reason="no ringctl: run deploy/setup.sh")
 
 
+def program_file(name):
+    """The program itself: beside a Python there is only a launcher of what the wheel holds."""
+    installed = next(BIN.parent.glob(f"lib/python3*/site-packages/ringd/bin/{name}"), None)
+    return installed or (BIN / name).resolve()
+
+
 @pytest.fixture
 def folder():
     """A folder with a short path: sockets are made in it. TMPDIR of every ringctl below."""
@@ -488,10 +494,10 @@ def test_failing_up_leaves_nothing(ringctl, folder):
     programs = folder / "bin"
     programs.mkdir()
     for name in ["ringctl", "ringd-scheduler", "ringd-worker"]:
-        shutil.copy((BIN / name).resolve(), programs / name)
+        shutil.copy(program_file(name), programs / name)
     (programs / "ringd").write_text("#!/bin/sh\necho cannot >&2\nexit 3\n")
     (programs / "ringd").chmod(0o755)
-    libraries = os.pathsep.join(map(str, RINGCTL.resolve().parent.parent.glob("lib")))
+    libraries = str(program_file("ringctl").parent.parent / "lib")
     result = subprocess.run(
         [programs / "ringctl", "local", "up", "--dir", folder / "c"],
         env={**os.environ, "LD_LIBRARY_PATH": libraries},
