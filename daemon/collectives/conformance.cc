@@ -81,7 +81,7 @@ class Driver {
 
 void ExpectEqual(DType dtype, const Bytes& expected, const Bytes& actual, const std::string& what) {
   ASSERT_EQ(expected.size(), actual.size()) << what;
-  if (std::memcmp(expected.data(), actual.data(), expected.size()) == 0) return;
+  if (expected == actual) return;
   const uint64_t count = expected.size() / DTypeBytes(dtype);
   for (uint64_t i = 0; i < count; ++i) {
     ASSERT_EQ(ElementValue(dtype, expected, i), ElementValue(dtype, actual, i))

@@ -73,10 +73,12 @@ absl::Status ParseMeta(const std::vector<char>& record, Request* request) {
   }
   const char* data = record.data() + sizeof(meta);
   request->shape.resize(meta.ndim);
-  std::memcpy(request->shape.data(), data, meta.ndim * sizeof(int64_t));
+  if (meta.ndim > 0) std::memcpy(request->shape.data(), data, meta.ndim * sizeof(int64_t));
   data += meta.ndim * sizeof(int64_t);
   request->counts.resize(meta.count_count);
-  std::memcpy(request->counts.data(), data, meta.count_count * sizeof(uint64_t));
+  if (meta.count_count > 0) {
+    std::memcpy(request->counts.data(), data, meta.count_count * sizeof(uint64_t));
+  }
   data += meta.count_count * sizeof(uint64_t);
   request->name.assign(data, meta.name_bytes);
   request->site.assign(data + meta.name_bytes, meta.site_bytes);
