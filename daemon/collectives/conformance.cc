@@ -378,7 +378,8 @@ TEST_P(CommunicatorConformanceTest, ManyInFlight_RandomChannelsAndSizes_AllMatch
 }
 
 TEST_P(CommunicatorConformanceTest, Abort_OperationOfOneNode_FailsOnAllAndLaterOnesWork) {
-  if (node_count() == 1) GTEST_SKIP() << "one node has no peers to tell";
+  // On one node all ranks are here and nobody is left to tell: what starts ends by itself.
+  const arena::Code expected_code = node_count() == 1 ? arena::Code::kOk : arena::Code::kMismatch;
   Driver driver(cluster_.get(), node_count());
   Collective c = MakeReduction(Operation::kAllreduce, DType::kFloat32, Reduction::kSum, size_);
   c.count = 100'000;
@@ -390,8 +391,8 @@ TEST_P(CommunicatorConformanceTest, Abort_OperationOfOneNode_FailsOnAllAndLaterO
   driver.StartOn(0, {0, 1}, first);
   ASSERT_TRUE(driver.Finish(first));
   for (const Outcome& outcome : first->outcomes) {
-    EXPECT_EQ(outcome.code, arena::Code::kMismatch);
-    EXPECT_EQ(outcome.message, "shapes differ");
+    EXPECT_EQ(outcome.code, expected_code);
+    EXPECT_EQ(outcome.message, node_count() == 1 ? "" : "shapes differ");
   }
   auto second = driver.Prepare(c, inputs, {});
   driver.Start({0, 2}, second);

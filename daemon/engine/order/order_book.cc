@@ -346,8 +346,4 @@ std::vector<Waiting> OrderBook::WaitingSince(int64_t before_us, size_t limit) co
   return result;
 }
 
-uint64_t OrderBook::SubmittedBy(int local_rank) const {
-  return channels_.at(wire::ChannelId(0, 0))->submitted[local_rank];
-}
-
 }  // namespace ringd::daemon

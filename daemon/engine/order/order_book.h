@@ -83,8 +83,6 @@ class OrderBook {
 
   // What has waited since before `before_us`, oldest first in each channel, at most `limit`.
   std::vector<Waiting> WaitingSince(int64_t before_us, size_t limit) const;
-  // Operations that the rank has submitted in the group's own sequence.
-  uint64_t SubmittedBy(int local_rank) const;
   // Requests held.
   size_t pending() const { return pending_; }
 
