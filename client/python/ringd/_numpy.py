@@ -284,7 +284,7 @@ class _LateTarget:
         self._target = _Target(shape, self._dtype, self._out)
         return _buffer(self._target.array)
 
-    def finish(self, _: Buffer) -> np.ndarray[Any, Any]:
+    def finish(self, *_: Any) -> np.ndarray[Any, Any]:
         assert self._target is not None
         return self._target.finish()
 

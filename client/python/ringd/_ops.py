@@ -242,11 +242,12 @@ def split_evenly(rows: int, size: int) -> list[int]:
 
 
 def allgather(
-    source: Buffer, allocate: Allocate, finish: Callable[[Buffer], Any], name: str | None
+    source: Buffer, allocate: Allocate, finish: Callable[[Buffer, list[int]], Any], name: str | None
 ) -> Request:
     """COLLECTIVE: concatenates all ranks' `source` along the first dimension, in rank order.
 
-    Blocks until all ranks have called it: they tell one another their first dimensions.
+    `finish` also gets how many rows came from each rank. Blocks until all ranks have called it:
+    they tell one another their first dimensions.
     """
     _check_first_dim("allgather", source)
     rows = [told[0] for told in _tell("allgather", source, [source.shape[0]], name)]
@@ -255,7 +256,7 @@ def allgather(
     packed = _pack(
         Operation.ALLGATHER, source, target, counts=_int64s([n * row for n in rows]), name=name
     )
-    return Request(packed, source, target, lambda: finish(target))
+    return Request(packed, source, target, lambda: finish(target, rows))
 
 
 def alltoall(

@@ -55,28 +55,31 @@ from .. import (
     synchronize,
 )
 from ._collectives import (
-    allgather,
     allgather_async,
-    allreduce,
     allreduce_,
     allreduce_async,
     allreduce_async_,
-    alltoall,
     alltoall_async,
-    broadcast,
     broadcast_,
     broadcast_async,
     broadcast_async_,
-    grouped_allgather,
     grouped_allgather_async,
-    grouped_allreduce,
     grouped_allreduce_,
     grouped_allreduce_async,
     grouped_allreduce_async_,
-    grouped_reducescatter,
     grouped_reducescatter_async,
-    reducescatter,
     reducescatter_async,
+)
+from ._compression import Compression, Compressor
+from ._differentiable import (
+    allgather,
+    allreduce,
+    alltoall,
+    broadcast,
+    grouped_allgather,
+    grouped_allreduce,
+    grouped_reducescatter,
+    reducescatter,
 )
 from ._optimizer import DistributedOptimizer
 from ._parameters import broadcast_optimizer_state, broadcast_parameters
@@ -124,6 +127,8 @@ __all__ = [
     "alltoall",
     "alltoall_async",
     "barrier",
+    "Compression",
+    "Compressor",
     "broadcast_object",
     "allgather_object",
     "broadcast_parameters",

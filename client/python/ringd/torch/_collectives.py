@@ -2,8 +2,8 @@
 
 All of them are COLLECTIVE: every rank calls the same ones in the same order. Tensors are dense and
 on the CPU, of any shape (0-dimensional and empty ones too); dtypes are bool, (u)int8 to (u)int64,
-float16, bfloat16, float32 and float64. Inputs that are not contiguous are copied. Autograd does not
-see these operations: results never require gradients.
+float16, bfloat16, float32 and float64. Inputs that are not contiguous are copied. Those here are
+asynchronous, in place, or both, and autograd does not see them: results never require gradients.
 
 Errors: ValueError for what is wrong on this rank alone (unknown op, root out of range, other
 dtypes, other devices, a non-contiguous tensor to work on in place) and TypeError for what is no
@@ -33,12 +33,16 @@ from ._tensors import (
 )
 
 
-def _no_weight(weight: float | None) -> None:
+def check_no_weight(weight: float | None) -> None:
+    """RingdError for a weight: there is none yet."""
     if weight is not None:
         raise RingdError("weight is not available in this version of ringd")
 
 
-def _member_names(tensors: Sequence[Any], name: str | None) -> list[str | None]:
+def member_names(tensors: Sequence[Any], name: str | None) -> list[str | None]:
+    """Names of a group's members. ValueError for an empty group."""
+    if len(tensors) == 0:
+        raise ValueError("a group of no tensors")
     return [None if name is None else f"{name}.{i}" for i in range(len(tensors))]
 
 
@@ -89,36 +93,10 @@ def allreduce_async(
     out: torch.Tensor | None = None,
 ) -> Handle:
     """Starts `allreduce`. Leave `tensor` and `out` alone until `synchronize(handle)` returns."""
-    _no_weight(weight)
+    check_no_weight(weight)
     return _ops.start(
         _allreduce(tensor, op, name, prescale_factor, postscale_factor, process_set, out)
     )
-
-
-def allreduce(
-    tensor: torch.Tensor,
-    op: int = ReduceOp.Average,
-    name: str | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-    weight: float | None = None,
-    out: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """Reduces a tensor over all ranks; the result, of the same shape and dtype, on each of them.
-
-    Args:
-        tensor: same shape and dtype on all ranks.
-        op: Average (integers: truncated toward zero), Sum, Min, Max or Product. For bool Sum and
-            Max are "or", Product and Min are "and".
-        name: appears in messages; all ranks must give the same one.
-        prescale_factor: multiplies each rank's input.
-        postscale_factor: multiplies the result.
-        out: contiguous tensor for the result. May be `tensor` itself.
-    """
-    return allreduce_async(
-        tensor, op, name, prescale_factor, postscale_factor, process_set, weight, out
-    ).wait()
 
 
 def allreduce_async_(
@@ -131,7 +109,7 @@ def allreduce_async_(
     weight: float | None = None,
 ) -> Handle:
     """Starts `allreduce_`. Leave `tensor` alone until `synchronize(handle)` returns."""
-    _no_weight(weight)
+    check_no_weight(weight)
     return _ops.start(
         _allreduce_in_place(tensor, op, name, prescale_factor, postscale_factor, process_set)
     )
@@ -164,23 +142,9 @@ def grouped_allreduce_async(
     return _ops.start_group(
         [
             _allreduce(tensor, op, each, prescale_factor, postscale_factor, process_set)
-            for tensor, each in zip(tensors, _member_names(tensors, name), strict=True)
+            for tensor, each in zip(tensors, member_names(tensors, name), strict=True)
         ]
     )
-
-
-def grouped_allreduce(
-    tensors: Sequence[torch.Tensor],
-    op: int = ReduceOp.Average,
-    name: str | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> list[torch.Tensor]:
-    """`allreduce` of each tensor of a list, started together. The tensors may differ in dtype."""
-    return grouped_allreduce_async(
-        tensors, op, name, prescale_factor, postscale_factor, process_set
-    ).wait()
 
 
 def grouped_allreduce_async_(
@@ -195,7 +159,7 @@ def grouped_allreduce_async_(
     return _ops.start_group(
         [
             _allreduce_in_place(tensor, op, each, prescale_factor, postscale_factor, process_set)
-            for tensor, each in zip(tensors, _member_names(tensors, name), strict=True)
+            for tensor, each in zip(tensors, member_names(tensors, name), strict=True)
         ]
     )
 
@@ -228,17 +192,6 @@ def broadcast_async(
     return _ops.start(
         _ops.broadcast(buffer_of(source), buffer_of(target.tensor), target.finish, root_rank, name)
     )
-
-
-def broadcast(
-    tensor: torch.Tensor,
-    root_rank: int,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-    out: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """The root's tensor, on each rank. `tensor` has the same shape and dtype on all ranks."""
-    return broadcast_async(tensor, root_rank, name, process_set, out).wait()
 
 
 def broadcast_request(tensor: torch.Tensor, root_rank: int, name: str | None) -> Request:
@@ -288,21 +241,27 @@ class _LateTarget:
         self._target = Target(shape, self._dtype, self._out)
         return buffer_of(self._target.tensor)
 
-    def finish(self, _: Buffer) -> torch.Tensor:
+    def finish(self, *_: Any) -> torch.Tensor:
         assert self._target is not None
         return self._target.finish()
 
+    def finish_with_rows(self, _: Buffer, rows: list[int]) -> tuple[torch.Tensor, list[int]]:
+        return self.finish(), rows
 
-def _allgather(
+
+def allgather_request(
     tensor: torch.Tensor,
     name: str | None,
     process_set: ProcessSet,
     out: torch.Tensor | None = None,
+    with_rows: bool = False,
 ) -> Request:
+    """An allgather, ready to be started; its result is a pair with all ranks' rows if asked for."""
     require_global(process_set)
     source = contiguous_source(tensor)
     target = _LateTarget(source.dtype, out)
-    return _ops.allgather(buffer_of(source), target.allocate, target.finish, name)
+    finish = target.finish_with_rows if with_rows else target.finish
+    return _ops.allgather(buffer_of(source), target.allocate, finish, name)
 
 
 def allgather_async(
@@ -312,20 +271,7 @@ def allgather_async(
     out: torch.Tensor | None = None,
 ) -> Handle:
     """Starts `allgather`. Blocks until all ranks have started it: they exchange their sizes."""
-    return _ops.start(_allgather(tensor, name, process_set, out))
-
-
-def allgather(
-    tensor: torch.Tensor,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-    out: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """All ranks' tensors, concatenated along the first dimension in rank order.
-
-    The first dimension may differ between ranks, and be 0; the others and the dtype may not.
-    """
-    return allgather_async(tensor, name, process_set, out).wait()
+    return _ops.start(allgather_request(tensor, name, process_set, out))
 
 
 def grouped_allgather_async(
@@ -336,19 +282,10 @@ def grouped_allgather_async(
     """Starts `grouped_allgather`."""
     return _ops.start_group(
         [
-            _allgather(tensor, each, process_set)
-            for tensor, each in zip(tensors, _member_names(tensors, name), strict=True)
+            allgather_request(tensor, each, process_set)
+            for tensor, each in zip(tensors, member_names(tensors, name), strict=True)
         ]
     )
-
-
-def grouped_allgather(
-    tensors: Sequence[torch.Tensor],
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> list[torch.Tensor]:
-    """`allgather` of each tensor of a list."""
-    return grouped_allgather_async(tensors, name, process_set).wait()
 
 
 def _reducescatter(
@@ -383,25 +320,6 @@ def reducescatter_async(
     )
 
 
-def reducescatter(
-    tensor: torch.Tensor,
-    op: int = ReduceOp.Average,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    out: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """This rank's rows of the tensor reduced over all ranks.
-
-    The first dimension is divided among the ranks; the first `rows % size()` ranks get one row
-    more. `tensor` has the same shape (at least one dimension) and dtype on all ranks.
-    """
-    return reducescatter_async(
-        tensor, op, name, process_set, prescale_factor, postscale_factor, out
-    ).wait()
-
-
 def grouped_reducescatter_async(
     tensors: Sequence[torch.Tensor],
     op: int = ReduceOp.Average,
@@ -414,23 +332,9 @@ def grouped_reducescatter_async(
     return _ops.start_group(
         [
             _reducescatter(tensor, op, each, process_set, prescale_factor, postscale_factor)
-            for tensor, each in zip(tensors, _member_names(tensors, name), strict=True)
+            for tensor, each in zip(tensors, member_names(tensors, name), strict=True)
         ]
     )
-
-
-def grouped_reducescatter(
-    tensors: Sequence[torch.Tensor],
-    op: int = ReduceOp.Average,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-) -> list[torch.Tensor]:
-    """`reducescatter` of each tensor of a list, started together."""
-    return grouped_reducescatter_async(
-        tensors, op, name, process_set, prescale_factor, postscale_factor
-    ).wait()
 
 
 def _checked_splits(splits: Any) -> list[int]:
@@ -461,25 +365,3 @@ def alltoall_async(
 
     rows = None if splits is None else _checked_splits(splits)
     return _ops.start(_ops.alltoall(buffer_of(source), rows, target.allocate, finish, name))
-
-
-def alltoall(
-    tensor: torch.Tensor,
-    splits: torch.Tensor | Sequence[int] | None = None,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-    out: torch.Tensor | None = None,
-) -> Any:
-    """Sends rows of the first dimension to each rank; what this rank received, in rank order.
-
-    Args:
-        tensor: at least one dimension; dimensions but the first and the dtype are the same on all
-            ranks.
-        splits: `size()` integers: rows for each rank. Rows beyond their sum are not sent. None:
-            equal shares.
-
-    Returns:
-        The tensor; with `splits` a pair: the tensor, and an int32 tensor of the rows that each rank
-        sent.
-    """
-    return alltoall_async(tensor, splits, name, process_set, out).wait()
