@@ -23,7 +23,7 @@
 namespace ringd::arena {
 
 inline constexpr uint64_t kMagic = 0x616e657261676e72;  // "rngarena"
-inline constexpr uint32_t kLayoutVersion = 1;
+inline constexpr uint32_t kLayoutVersion = 2;
 
 // Operations that one client may have in flight. The queue has as many places as there are slots
 // and each queued descriptor holds a slot, so a submission never finds the queue full: it fails in
@@ -81,17 +81,30 @@ struct Descriptor {
   int32_t root;  // Broadcast: rank in the group. Plans: the plan's id.
   double prescale;
   double postscale;
-  uint32_t bucket;  // kPlanBucket: index in the plan.
+  uint32_t bucket;  // kPlanBucket: index in the plan. Others: lower half of the sequence.
   uint32_t tag;
   uint8_t ndim;  // <= kMaxInlineDims: dims below are the tensor's shape; else the shape is in the
                  // meta record.
-  uint8_t reserved[7];
+  uint8_t reserved[3];
+  uint32_t sequence_high;         // See SequenceOf.
   uint32_t dims[kMaxInlineDims];  // Inline shape, where each dimension fits; used for messages,
                                   // never for addressing.
 };
 static_assert(sizeof(Descriptor) == 128);
 static_assert(offsetof(Descriptor, serial) == 24);
+static_assert(offsetof(Descriptor, sequence_high) == 108);
 static_assert(offsetof(Descriptor, dims) == 112);
+
+// The operation's number in group 0's own sequence, where the client counts it: 1, 2, 3, ... over
+// all clients of the rank. Those that ranks carry out themselves (proto/segment.h) are left out. 0:
+// the daemon counts. Not for buckets of plans.
+constexpr uint64_t SequenceOf(const Descriptor& descriptor) {
+  return uint64_t{descriptor.sequence_high} << 32 | descriptor.bucket;
+}
+constexpr void SetSequence(uint64_t sequence, Descriptor* descriptor) {
+  descriptor->sequence_high = static_cast<uint32_t>(sequence >> 32);
+  descriptor->bucket = static_cast<uint32_t>(sequence);
+}
 
 // A variable-length record in the slab: shape, then counts, then name. The daemon copies it before
 // reading.
@@ -223,6 +236,8 @@ struct ArenaHeader {
   std::atomic<uint64_t>
       incarnation;  // Daemon, release: changes with each daemon process that serves this arena.
   std::atomic<uint64_t> generation;  // Daemon, release: the job's current generation.
+  std::atomic<uint64_t> sequence;    // Daemon, relaxed, before the client is welcomed: the number
+                                     // that this rank's clients have come to in group 0.
 
   // Counters of this rank, for ringd.stats(). Daemon, relaxed.
   alignas(128) std::atomic<uint64_t> operations;

@@ -53,7 +53,7 @@ TEST(ArenaKeeper, CreateFirst_HeaderAsTheContractSays) {
   ASSERT_NE(memory, MAP_FAILED);
   const auto* header = static_cast<const arena::ArenaHeader*>(memory);
   EXPECT_EQ(header->magic, 0x616e657261676e72u);
-  EXPECT_EQ(header->layout_version, 1u);
+  EXPECT_EQ(header->layout_version, arena::kLayoutVersion);
   EXPECT_EQ(header->header_bytes, 4096u);
   EXPECT_EQ(header->segment_bytes, 16 * kMegabyte);
   EXPECT_EQ(header->queue_offset, 4096u);

@@ -65,7 +65,8 @@ std::vector<Lie> Lies() {
       {"serial 0", set(&D::serial, uint64_t{0})},
       {"group", set(&D::group, uint32_t{1})},
       {"ndim", set(&D::ndim, uint8_t{33})},
-      {"reserved", [](C*, D* d) { d->reserved[6] = 1; }},
+      {"reserved", [](C*, D* d) { d->reserved[2] = 1; }},
+      {"sequence", [](C*, D* d) { d->sequence_high = 1u << 31; }},
       {"input", set(&D::input, arena::kNullRef)},
       {"input", set(&D::input, arena::MakeRef(1, 0))},
       {"input", set(&D::input, arena::MakeRef(0, 0))},  // The header is no tensor.
@@ -183,7 +184,7 @@ TEST(HostileClientTest, BadArena_IsRefused) {
   };
   const auto kBad = absl::StatusCode::kInvalidArgument;
   EXPECT_EQ(attach([](auto* header) { header->magic = 1; }), kBad);
-  EXPECT_EQ(attach([](auto* header) { header->layout_version = 2; }), kBad);
+  EXPECT_EQ(attach([](auto* header) { ++header->layout_version; }), kBad);
   EXPECT_EQ(attach([](auto* header) { header->segment_bytes += 4096; }), kBad);
   EXPECT_EQ(attach([](auto* header) { header->slots_offset = 0; }), kBad);
   EXPECT_EQ(attach([](auto* header) { header->slab_offset = 0; }), kBad);

@@ -209,10 +209,10 @@ TEST_F(ClientTest, NeedSegment_BeyondTheMost_RefusedAndGoesOn) {
 
 TEST_F(ClientTest, OtherLayoutVersion_BothNamed) {
   Start();
-  const auto refusal = As<attach::Refusal>(SayHello(2).packet);
+  const auto refusal = As<attach::Refusal>(SayHello(1).packet);
   EXPECT_EQ(refusal.code, static_cast<uint32_t>(arena::Code::kInvalidArgument));
   EXPECT_EQ(Text(refusal),
-            "this program's arena layout is version 2, ringd-worker's is 1; install the same ringd "
+            "this program's arena layout is version 1, ringd-worker's is 2; install the same ringd "
             "on both sides");
 }
 

@@ -12,6 +12,7 @@
 #include "common/base/fd.h"
 #include "common/process/process.h"
 #include "gtest/gtest.h"
+#include "proto/arena.h"
 #include "proto/node.pb.h"
 #include "worker/testing/fake_daemon.h"
 
@@ -56,7 +57,7 @@ class WorkerTest : public ::testing::Test {
     std::vector<char> packet;
     std::vector<UniqueFd> fds;
   };
-  Answer SayHello(uint32_t layout_version = 1) const;
+  Answer SayHello(uint32_t layout_version = arena::kLayoutVersion) const;
   // One request on a connection.
   static void Ask(Answer* connection, const void* request, size_t bytes);
 

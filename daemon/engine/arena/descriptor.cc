@@ -15,13 +15,14 @@ namespace {
 
 constexpr uint64_t kMaxElements = uint64_t{1}
                                   << 47;  // Times the largest element it still is a sum of 64 bits.
+constexpr uint64_t kMaxSequence = uint64_t{1} << 62;
 constexpr uint16_t kKnownFlags = arena::kFlagNamed | arena::kFlagBeside | arena::kFlagReproducible;
 
 absl::Status Bad(absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("bad descriptor: ", what));
 }
 
-bool IsZero(const uint8_t (&bytes)[7]) {
+bool IsZero(const uint8_t (&bytes)[3]) {
   return std::all_of(std::begin(bytes), std::end(bytes), [](uint8_t byte) { return byte == 0; });
 }
 
@@ -270,6 +271,10 @@ absl::Status CheckDescriptor(const arena::Descriptor& descriptor,
     return Bad(absl::StrCat("serial ", descriptor.serial, " where ", context.serial, " was due"));
   }
   if (descriptor.group != 0) return Bad("group");
+  const bool is_bucket = descriptor.operation == Operation::kPlanBucket;
+  if (is_bucket ? descriptor.sequence_high != 0 : arena::SequenceOf(descriptor) > kMaxSequence) {
+    return Bad("sequence");
+  }
   if (descriptor.ndim > arena::kMaxDims) return Bad("ndim");
   if (!IsZero(descriptor.reserved)) return Bad("reserved bytes");
   return absl::OkStatus();
@@ -283,6 +288,8 @@ absl::StatusOr<std::unique_ptr<Request>> MakeRequest(const arena::Descriptor& de
   request->operation = descriptor.operation;
   request->signature = descriptor.signature;
   request->group = descriptor.group;
+  const bool is_bucket = descriptor.operation == Operation::kPlanBucket;
+  if (descriptor.group == 0 && !is_bucket) request->sequence = arena::SequenceOf(descriptor);
   request->tag = descriptor.tag;
   absl::StatusOr<std::vector<char>> record = CopyMeta(descriptor, *context.arena);
   if (!record.ok()) return record.status();

@@ -35,9 +35,9 @@ struct OrderBook::Entry {
 
 struct OrderBook::Channel {
   uint32_t id = 0;
-  uint64_t base = 1;  // Sequence of entries.front().
-  size_t cursor = 0;  // Entries before it have started or failed.
-  std::deque<Entry> entries;
+  uint64_t base = 1;                  // What comes before is over.
+  uint64_t cursor = 1;                // Entries before it have started or failed.
+  std::map<uint64_t, Entry> entries;  // By sequence.
   uint64_t failed_from = kNever;
   std::shared_ptr<const Outcome> failure;
 
@@ -64,8 +64,11 @@ struct OrderBook::Channel {
   }
 };
 
-OrderBook::OrderBook(const GroupLayout& layout)
-    : layout_(layout), local_count_(layout.local_count()), ended_(local_count_) {
+OrderBook::OrderBook(const GroupLayout& layout, bool may_skip)
+    : layout_(layout),
+      local_count_(layout.local_count()),
+      may_skip_(may_skip),
+      ended_(local_count_) {
   OpenChannel(wire::ChannelId(0, 0));
 }
 
@@ -88,6 +91,7 @@ void OrderBook::OpenPlan(uint32_t group, uint32_t plan, uint32_t bucket_count, A
     ClosePlan(group, plan, actions);
     channel.edition_base += kEditionStride;
     channel.base = channel.edition_base + 1;
+    channel.cursor = channel.base;
     if (channel.failed_from <= channel.edition_base) {
       channel.failed_from = kNever;
       channel.failure = nullptr;
@@ -117,7 +121,7 @@ void OrderBook::ClosePlan(uint32_t group, uint32_t plan, Actions* actions) {
                                   "submitted this bucket; wait for the step on every rank first");
   FailFrom(&channel, channel.base, outcome, actions);
   channel.entries.clear();
-  channel.cursor = 0;
+  channel.cursor = channel.base;
   channel.open = false;
 }
 
@@ -129,7 +133,15 @@ bool OrderBook::IsPlanOpen(uint32_t group, uint32_t plan) const {
 absl::Status OrderBook::NextSequence(Channel* channel, int local_rank, const Request& request,
                                      uint64_t* sequence) {
   if (request.operation != Operation::kPlanBucket) {
-    *sequence = ++channel->submitted[local_rank];
+    uint64_t& submitted = channel->submitted[local_rank];
+    const uint64_t due = submitted + 1;
+    *sequence = request.sequence == 0 ? due : request.sequence;
+    if (request.direct) return absl::OkStatus();
+    if (*sequence < due || (*sequence > due && !may_skip_)) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("operation s.", *sequence, " where s.", due, " was due"));
+    }
+    submitted = *sequence;
     return absl::OkStatus();
   }
   Channel::Step& step = channel->steps[local_rank];
@@ -165,33 +177,59 @@ absl::Status OrderBook::Submit(int local_rank, RequestPtr request, int64_t now_u
   uint64_t sequence = 0;
   absl::Status status = NextSequence(&channel, local_rank, *request, &sequence);
   if (!status.ok()) return status;
-  Arrive(&channel, sequence, local_rank, std::move(request), now_us, actions);
-  return absl::OkStatus();
+  return Arrive(&channel, sequence, local_rank, std::move(request), now_us, actions);
 }
 
-OrderBook::Entry& OrderBook::EntryAt(Channel* channel, uint64_t sequence) {
-  const size_t index = sequence - channel->base;
-  if (index >= channel->entries.size()) channel->entries.resize(index + 1);
-  return channel->entries[index];
+const OrderBook::Channel& OrderBook::OwnChannel() const {
+  return *channels_.at(wire::ChannelId(0, 0));
 }
 
-void OrderBook::Arrive(Channel* channel, uint64_t sequence, int local_rank, RequestPtr request,
-                       int64_t now_us, Actions* actions) {
-  ++pending_;
-  if (sequence < channel->failed_from && sequence - channel->base >= kMaxEntries) {
+bool OrderBook::IsWaiting() const {
+  const Channel& channel = OwnChannel();
+  return channel.entries.lower_bound(channel.cursor) != channel.entries.end();
+}
+
+bool OrderBook::Lacks(int local_rank, uint64_t sequence) const {
+  const Channel& channel = OwnChannel();
+  const auto found = channel.entries.find(sequence);
+  if (found == channel.entries.end() || found->second.requests.empty()) return false;
+  return found->second.requests[local_rank] == nullptr;
+}
+
+void OrderBook::Pass(int local_rank, uint64_t sequence) {
+  uint64_t& submitted = OpenChannel(wire::ChannelId(0, 0)).submitted[local_rank];
+  submitted = std::max(submitted, sequence);
+}
+
+uint64_t OrderBook::Position(int local_rank) const { return OwnChannel().submitted[local_rank]; }
+
+absl::Status OrderBook::Arrive(Channel* channel, uint64_t sequence, int local_rank,
+                               RequestPtr request, int64_t now_us, Actions* actions) {
+  std::map<uint64_t, Entry>& entries = channel->entries;
+  const bool is_new = !entries.contains(sequence);
+  if (is_new && sequence < channel->failed_from && entries.size() >= kMaxEntries) {
     const auto outcome = std::make_shared<Outcome>();
     outcome->code = arena::Code::kResourceExhausted;
     outcome->message = absl::StrCat("the ranks of a node are ", kMaxEntries, " operations apart");
     actions->push_back({Action::Kind::kAbortFrom, {channel->id, sequence}, {}, outcome});
     FailFrom(channel, sequence, outcome, actions);
   }
-  if (sequence >= channel->failed_from) return Tell(std::move(request), channel->failure, actions);
-  const OperationKey key{channel->id, sequence};
-  Entry& entry = EntryAt(channel, sequence);
+  if (!is_new && !entries[sequence].requests.empty() &&
+      entries[sequence].requests[local_rank] != nullptr) {
+    return Replace(&entries[sequence], local_rank, std::move(request));
+  }
+  ++pending_;
+  if (sequence >= channel->failed_from) {
+    Tell(std::move(request), channel->failure, actions);
+    return absl::OkStatus();
+  }
+  Entry& entry = entries[sequence];
+  if (is_new) channel->cursor = std::min(channel->cursor, sequence);
   ++entry.arrived;
   if (entry.failure != nullptr) {
     Tell(std::move(request), entry.failure, actions);
-    return StartReady(channel, actions);
+    StartReady(channel, actions);
+    return absl::OkStatus();
   }
   if (entry.requests.empty()) {
     entry.requests.resize(local_count_);
@@ -199,32 +237,48 @@ void OrderBook::Arrive(Channel* channel, uint64_t sequence, int local_rank, Requ
     entry.since_us = now_us;
   }
   entry.requests[local_rank] = std::move(request);
-  const Request& mine = *entry.requests[local_rank];
-  const Request& first = *entry.requests[entry.first];
+  Compare({channel->id, sequence}, &entry, local_rank, actions);
+  StartReady(channel, actions);
+  return absl::OkStatus();
+}
+
+absl::Status OrderBook::Replace(Entry* entry, int local_rank, RequestPtr request) {
+  RequestPtr& place = entry->requests[local_rank];
+  if (!place->direct || request->direct || !SameOperation(*place, *request)) {
+    return absl::FailedPreconditionError(
+        "an operation differs from what the rank has put into the ranks' shared segment");
+  }
+  place = std::move(request);
+  return absl::OkStatus();
+}
+
+void OrderBook::Compare(OperationKey key, Entry* entry, int local_rank, Actions* actions) {
+  const Request& mine = *entry->requests[local_rank];
+  const Request& first = *entry->requests[entry->first];
   auto outcome = std::make_shared<Outcome>();
   outcome->rank = layout_.first_local_rank() + local_rank;
   if (!mine.rejection.empty()) {
     outcome->code = arena::Code::kInvalidArgument;
-    outcome->message = absl::StrCat("operation s.", sequence, ": rank ", outcome->rank, " called ",
-                                    DescribeRequest(mine), ": ", mine.rejection);
-  } else if (entry.arrived > 1 && !SameOperation(first, mine)) {
-    const int first_rank = layout_.first_local_rank() + entry.first;
+    outcome->message = absl::StrCat("operation s.", key.sequence, ": rank ", outcome->rank,
+                                    " called ", DescribeRequest(mine), ": ", mine.rejection);
+  } else if (entry->arrived > 1 && !SameOperation(first, mine)) {
+    const int first_rank = layout_.first_local_rank() + entry->first;
     outcome->code = arena::Code::kMismatch;
     outcome->message = MismatchMessage(key, DescribeForRank(first, first_rank),
                                        DescribeForRank(mine, outcome->rank));
   }
-  if (!outcome->ok()) {
-    actions->push_back({Action::Kind::kAbort, key, {}, outcome});
-    FailEntry(&entry, outcome, actions);
-  }
-  StartReady(channel, actions);
+  if (outcome->ok()) return;
+  actions->push_back({Action::Kind::kAbort, key, {}, outcome});
+  FailEntry(entry, outcome, actions);
 }
 
 void OrderBook::FailEntry(Entry* entry, std::shared_ptr<const Outcome> outcome, Actions* actions) {
   if (entry->started || entry->failure != nullptr) return;
   entry->failure = outcome;
   for (RequestPtr& request : entry->requests) {
-    if (request != nullptr) Tell(std::move(request), outcome, actions);
+    if (request == nullptr) continue;
+    if (request->direct) --entry->arrived;  // Its rank comes for the outcome.
+    Tell(std::move(request), outcome, actions);
   }
   entry->requests.clear();
 }
@@ -234,36 +288,39 @@ void OrderBook::FailFrom(Channel* channel, uint64_t first, std::shared_ptr<const
   if (first >= channel->failed_from) return;
   channel->failed_from = first;
   channel->failure = outcome;
-  const size_t kept = first > channel->base ? first - channel->base : 0;
-  for (size_t i = kept; i < channel->entries.size(); ++i) {
-    FailEntry(&channel->entries[i], outcome, actions);
+  std::map<uint64_t, Entry>& entries = channel->entries;
+  for (auto i = entries.lower_bound(first); i != entries.end(); ++i) {
+    FailEntry(&i->second, outcome, actions);
   }
-  while (channel->entries.size() > std::max(kept, channel->cursor)) channel->entries.pop_back();
+  entries.erase(entries.lower_bound(std::max(first, channel->cursor)), entries.end());
 }
 
 void OrderBook::StartReady(Channel* channel, Actions* actions) {
-  std::deque<Entry>& entries = channel->entries;
-  for (; channel->cursor < entries.size(); ++channel->cursor) {
-    Entry& entry = entries[channel->cursor];
-    if (entry.failure != nullptr) continue;
-    if (entry.arrived < local_count_) break;
-    entry.started = true;
-    pending_ -= entry.requests.size();
-    actions->push_back({Action::Kind::kStart,
-                        {channel->id, channel->base + channel->cursor},
-                        std::move(entry.requests),
-                        nullptr});
-    entry.requests.clear();
+  std::map<uint64_t, Entry>& entries = channel->entries;
+  const bool may_skip = may_skip_ && !channel->is_plan;
+  for (auto i = entries.lower_bound(channel->cursor); i != entries.end(); ++i) {
+    Entry& entry = i->second;
+    if (i->first != channel->cursor && !may_skip) break;
+    if (entry.failure == nullptr && !entry.started) {
+      if (entry.arrived < local_count_) break;
+      entry.started = true;
+      pending_ -= entry.requests.size();
+      actions->push_back(
+          {Action::Kind::kStart, {channel->id, i->first}, std::move(entry.requests), nullptr});
+      entry.requests.clear();
+    }
+    channel->cursor = i->first + 1;
   }
-  while (channel->cursor > 0 && !entries.empty() && entries.front().arrived == local_count_) {
-    entries.pop_front();
-    ++channel->base;
-    --channel->cursor;
+  while (!entries.empty() && entries.begin()->first < channel->cursor &&
+         entries.begin()->second.arrived == local_count_) {
+    channel->base = entries.begin()->first + 1;
+    entries.erase(entries.begin());
   }
 }
 
 void OrderBook::Tell(RequestPtr request, std::shared_ptr<const Outcome> outcome, Actions* actions) {
   --pending_;
+  if (request->direct) return;
   Action action;
   action.kind = Action::Kind::kTell;
   action.outcome = std::move(outcome);
@@ -315,7 +372,7 @@ void OrderBook::FailByPeer(OperationKey key, bool from, const Outcome& outcome, 
   if (from) return FailFrom(&channel, key.sequence, shared, actions);
   if (key.sequence < channel.base || key.sequence >= channel.failed_from) return;
   if (key.sequence - channel.base >= kMaxEntries) return;
-  FailEntry(&EntryAt(&channel, key.sequence), shared, actions);
+  FailEntry(&channel.entries[key.sequence], shared, actions);
   StartReady(&channel, actions);
 }
 
@@ -328,15 +385,12 @@ void OrderBook::FailAll(const Outcome& outcome, Actions* actions) {
 std::vector<Waiting> OrderBook::WaitingSince(int64_t before_us, size_t limit) const {
   std::vector<Waiting> result;
   for (const auto& [id, channel] : channels_) {
-    for (size_t i = 0; i < channel->entries.size() && result.size() < limit; ++i) {
-      const Entry& entry = channel->entries[i];
+    for (const auto& [sequence, entry] : channel->entries) {
+      if (result.size() >= limit) break;
       if (entry.requests.empty() || entry.since_us > before_us) continue;
       if (entry.arrived == local_count_) continue;
-      Waiting waiting{{id, channel->base + i},
-                      entry.since_us,
-                      DescribeRequest(*entry.requests[entry.first]),
-                      {},
-                      {}};
+      Waiting waiting{
+          {id, sequence}, entry.since_us, DescribeRequest(*entry.requests[entry.first]), {}, {}};
       for (int rank = 0; rank < local_count_; ++rank) {
         (entry.requests[rank] != nullptr ? waiting.present : waiting.missing).push_back(rank);
       }

@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -46,25 +45,41 @@ struct Waiting {
 // One group of one generation on this node. Pure: no I/O, no clock, no threads. Each call appends
 // the Actions that follow from it; the owner carries them out in order, after the call.
 //
-// Rules: the k-th request of a rank in a channel is operation k. An operation starts when all local
+// Rules: the k-th request of a rank in a channel is operation k, unless it brings a number of its
+// own (Request::sequence). An operation starts when all local
 // ranks have submitted it and all earlier ones of its channel have started or failed. The second
 // and later requests are compared with the first; a difference fails the operation, everywhere, and
 // later arrivals get that outcome at once. Later operations go on. A rank that leaves fails every
 // operation that it has not submitted. Plan channels: a rank submits each bucket once a step, in
 // any order; operations run in plan order.
 //
+// may_skip: a rank's numbers in group 0's own sequence may leave out those that the ranks carry out
+// among themselves. A request taken from there (Request::direct) stands for its rank until the rank
+// hands in its own; it is never told.
+//
 // Thread-bound: the engine's thread.
 class OrderBook {
  public:
-  explicit OrderBook(const GroupLayout& layout);
+  explicit OrderBook(const GroupLayout& layout, bool may_skip = false);
   OrderBook(const OrderBook&) = delete;
   OrderBook& operator=(const OrderBook&) = delete;
   ~OrderBook();
 
   // local_rank's next operation in the group's own sequence, or the bucket of a plan (kPlanBucket).
-  // FAILED_PRECONDITION: no such plan is open, no such bucket, or the bucket was submitted twice in
-  // one step; nothing was taken, and the client has broken its protocol.
+  // FAILED_PRECONDITION: no such plan is open, no such bucket, the bucket was submitted twice in
+  // one step, or the request's number was due before or leaves others out; nothing was taken, and
+  // the client has broken its protocol.
   absl::Status Submit(int local_rank, RequestPtr request, int64_t now_us, Actions* actions);
+
+  // Whether group 0's own sequence waits for somebody.
+  bool IsWaiting() const;
+  // Whether others have submitted operation `sequence` of it, and local_rank has not.
+  bool Lacks(int local_rank, uint64_t sequence) const;
+  // local_rank's operations of it up to `sequence` are not missing: it has carried them out, or
+  // submitted them.
+  void Pass(int local_rank, uint64_t sequence);
+  // What it has come to there.
+  uint64_t Position(int local_rank) const;
 
   // All ranks have agreed on the plan: its channel begins. Once more for the same id (a later
   // client's plan): the buckets start anew and what was left over of the former steps fails.
@@ -93,9 +108,11 @@ class OrderBook {
   Channel& OpenChannel(uint32_t channel);
   absl::Status NextSequence(Channel* channel, int local_rank, const Request& request,
                             uint64_t* sequence);
-  Entry& EntryAt(Channel* channel, uint64_t sequence);
-  void Arrive(Channel* channel, uint64_t sequence, int local_rank, RequestPtr request,
-              int64_t now_us, Actions* actions);
+  const Channel& OwnChannel() const;
+  absl::Status Replace(Entry* entry, int local_rank, RequestPtr request);
+  absl::Status Arrive(Channel* channel, uint64_t sequence, int local_rank, RequestPtr request,
+                      int64_t now_us, Actions* actions);
+  void Compare(OperationKey key, Entry* entry, int local_rank, Actions* actions);
   void FailEntry(Entry* entry, std::shared_ptr<const Outcome> outcome, Actions* actions);
   void FailFrom(Channel* channel, uint64_t first, std::shared_ptr<const Outcome> outcome,
                 Actions* actions);
@@ -106,6 +123,7 @@ class OrderBook {
 
   const GroupLayout layout_;
   const int local_count_;
+  const bool may_skip_;
   std::map<uint32_t, std::unique_ptr<Channel>> channels_;  // By ChannelId.
   std::vector<std::shared_ptr<const Outcome>> ended_;      // By local rank; null: still here.
   std::shared_ptr<const Outcome> all_failed_;

@@ -43,8 +43,8 @@ RequestPtr Bucket(uint32_t plan, uint32_t bucket) {
 
 class OrderBookTest : public testing::Test {
  protected:
-  void Make(int local_count, int first_rank = 0) {
-    book_ = std::make_unique<OrderBook>(Layout(local_count, first_rank));
+  void Make(int local_count, int first_rank = 0, bool may_skip = false) {
+    book_ = std::make_unique<OrderBook>(Layout(local_count, first_rank), may_skip);
   }
   // "start s.1", "tell 2 mismatch" (requests, code), "abort s.1", "abort_from s.1": what one call
   // asked for.
@@ -143,6 +143,88 @@ TEST_F(OrderBookTest, Mismatch_OfEveryValue_IsFound) {
     change(other.get());
     EXPECT_EQ(Submit(1, std::move(other)), (Texts{"abort 0/1", "tell 2", "tell 2"})) << name;
   }
+}
+
+RequestPtr Numbered(uint64_t sequence, uint64_t count = 10) {
+  auto request = Allreduce(count);
+  request->sequence = sequence;
+  return request;
+}
+
+RequestPtr Direct(uint64_t sequence, uint64_t count = 10) {
+  auto request = Numbered(sequence, count);
+  request->direct = true;
+  return request;
+}
+
+TEST_F(OrderBookTest, Number_ThatWasDueBefore_OrLeavesOthersOut_IsRefused) {
+  Make(1);
+  EXPECT_EQ(Submit(0, Numbered(1)), Texts{"start 0/1"});
+  EXPECT_FALSE(book_->Submit(0, Numbered(1), 0, &actions_).ok());
+  EXPECT_FALSE(book_->Submit(0, Numbered(3), 0, &actions_).ok());
+  EXPECT_EQ(Submit(0, Numbered(2)), Texts{"start 0/2"});
+}
+
+TEST_F(OrderBookTest, Skipped_NumbersAreNotWaitedFor) {
+  Make(2, 0, true);
+  EXPECT_EQ(Submit(0, Numbered(5)), Texts{});
+  EXPECT_EQ(Submit(0, Numbered(uint64_t{1} << 40)), Texts{});
+  EXPECT_EQ(Submit(1, Numbered(5)), Texts{"start 0/5"});
+  EXPECT_TRUE(book_->IsWaiting());
+  EXPECT_EQ(Submit(1, Numbered(uint64_t{1} << 40)), Texts{"start 0/1099511627776"});
+  EXPECT_FALSE(book_->IsWaiting());
+  EXPECT_EQ(book_->Position(0), uint64_t{1} << 40);
+}
+
+TEST_F(OrderBookTest, Direct_StandsForItsRank_UntilItComesItself) {
+  Make(3, 0, true);
+  Submit(0, Numbered(7));
+  EXPECT_TRUE(book_->Lacks(1, 7));
+  EXPECT_FALSE(book_->Lacks(0, 7));
+  EXPECT_FALSE(book_->Lacks(1, 6));
+  EXPECT_EQ(Submit(1, Direct(7)), Texts{});
+  EXPECT_FALSE(book_->Lacks(1, 7));
+  EXPECT_EQ(Submit(1, Numbered(7)), Texts{});
+  EXPECT_EQ(Submit(2, Direct(7)), Texts{"start 0/7"});
+  EXPECT_EQ(book_->pending(), 0u);
+  // Rank 2 has not seen that; it finds the others' part where they have left it.
+  EXPECT_EQ(Submit(2, Numbered(7)), Texts{});
+  EXPECT_EQ(Submit(0, Direct(7)), Texts{});
+  EXPECT_EQ(Submit(1, Direct(7)), Texts{"start 0/7"});
+}
+
+TEST_F(OrderBookTest, Direct_OnFailure_IsNotTold_AndGetsTheOutcomeWhenItComes) {
+  Make(3, 0, true);
+  Submit(0, Numbered(4, 10));
+  EXPECT_EQ(Submit(1, Direct(4, 11)), (Texts{"abort 0/4", "tell 2"}));
+  EXPECT_EQ(book_->pending(), 0u);
+  EXPECT_EQ(Submit(2, Numbered(4, 10)), Texts{"tell 2"});
+  EXPECT_EQ(Submit(2, Numbered(5)), Texts{});
+  EXPECT_EQ(Submit(1, Numbered(4, 11)), Texts{"tell 2"});
+  EXPECT_EQ(Submit(0, Numbered(5)), Texts{});
+  EXPECT_EQ(Submit(1, Numbered(5)), Texts{"start 0/5"});
+}
+
+TEST_F(OrderBookTest, Direct_ThatComesWithSomethingElse_HasBrokenTheProtocol) {
+  Make(2, 0, true);
+  Submit(0, Numbered(2));
+  EXPECT_EQ(Submit(0, Numbered(3)), Texts{});
+  Make(3, 0, true);
+  Submit(0, Numbered(2));
+  Submit(1, Direct(2));
+  EXPECT_FALSE(book_->Submit(1, Numbered(2, 999), 0, &actions_).ok());
+}
+
+TEST_F(OrderBookTest, EndRank_AfterWhatItHasPassed_FailsTheNext) {
+  Make(2, 0, true);
+  Submit(0, Numbered(10));
+  book_->Pass(1, 9);
+  Outcome outcome;
+  outcome.code = arena::Code::kPeerFailed;
+  outcome.exit_code = 0;
+  book_->EndRank(1, outcome, &actions_);
+  EXPECT_EQ(Taken(), (Texts{"abort_from 0/10", "tell 3"}));
+  EXPECT_EQ(message_, "rank 1 has finished after 9 operations, s.10 is pending");
 }
 
 TEST_F(OrderBookTest, Rejection_FailsTheOperationForAll) {

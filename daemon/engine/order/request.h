@@ -2,6 +2,7 @@
 #ifndef RINGD_DAEMON_ENGINE_ORDER_REQUEST_H_
 #define RINGD_DAEMON_ENGINE_ORDER_REQUEST_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -22,6 +23,9 @@ struct Request {
       nullptr;  // Whose slot is told; it outlives the request. Null in tests of the order alone.
   uint32_t slot = 0;
   uint32_t number = 0;
+  uint64_t sequence = 0;  // Its number in group 0's own sequence; 0: the order book counts.
+  bool direct = false;    // Taken from the ranks' shared segment: its rank waits there, not here.
+  std::vector<std::byte> scratch;  // direct: where its result goes, which nobody reads.
 
   Operation operation = Operation::kInvalid;
   DType dtype = DType::kInvalid;
