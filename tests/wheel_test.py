@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PROGRAMS = ["ringctl", "ringd", "ringd-scheduler", "ringd-worker"]
+PROGRAMS = ["ringctl", "ringd", "ringd-limits", "ringd-scheduler", "ringd-worker"]
 # In a bare Debian or RHEL of the wheel's tag; what else a file needs must be in the wheel.
 SYSTEM = {"libc", "libm", "libstdc++", "libgcc_s", "libdl", "librt", "libpthread"}
 

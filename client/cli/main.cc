@@ -29,8 +29,9 @@ int main(int argc, char** argv) {
       {"config", "ringctl's settings"},
   };
   std::vector<ringd::cli::Verb> verbs;
-  for (const auto& table : {ringd::cli::RunVerbs(), ringd::cli::JobVerbs(),
-                            ringd::cli::ClusterVerbs(), ringd::cli::LocalVerbs()}) {
+  for (const auto& table :
+       {ringd::cli::RunVerbs(), ringd::cli::BenchVerbs(), ringd::cli::JobVerbs(),
+        ringd::cli::ClusterVerbs(), ringd::cli::LocalVerbs()}) {
     verbs.insert(verbs.end(), table.begin(), table.end());
   }
   return ringd::cli::RunCommandLine(groups, verbs, std::vector<std::string>(argv + 1, argv + argc));

@@ -9,6 +9,7 @@
 namespace ringd::cli {
 
 std::vector<Verb> RunVerbs();      // run submit
+std::vector<Verb> BenchVerbs();    // bench
 std::vector<Verb> JobVerbs();      // list describe wait logs cancel signal
 std::vector<Verb> ClusterVerbs();  // nodes version config completion
 

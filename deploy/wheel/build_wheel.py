@@ -24,6 +24,8 @@ PROGRAMS = {
     "ringd-scheduler": "scheduler/ringd-scheduler",
     "ringctl": "client/cli/ringctl",
 }
+# Programs that other programs start: no launchers.
+HELPERS = {"ringd-limits": "client/cli/bench/ringd-limits"}
 EXTENSION_OUTPUTS = ["_core.abi3.so", "_core.so", "lib_core.so"]
 # The oldest glibc that the wheel is meant for. Should it need a newer one, its tag says so.
 MANYLINUX = (2, 34)
@@ -56,7 +58,7 @@ def _output(bazel_bin: Path, *names: str) -> Path:
 def stage_binaries(bazel_bin: Path, package: Path) -> None:
     """Fills the package's folder with stripped ELF files that find one another anywhere."""
     foreign: dict[str, Path] = {}
-    for name, built in PROGRAMS.items():
+    for name, built in (PROGRAMS | HELPERS).items():
         source, target = _output(bazel_bin, built), package / "bin" / name
         elf.strip(source, target)
         libraries = elf.foreign_libraries(source)

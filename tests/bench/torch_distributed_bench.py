@@ -13,7 +13,18 @@ import time
 
 import torch
 import torch.distributed as dist
-from allreduce_bench import parse_size, repetitions
+
+UNITS = {"KB": 1 << 10, "MB": 1 << 20, "B": 1}
+
+
+def parse_size(text):
+    unit = next(unit for unit in UNITS if text.endswith(unit))
+    return int(text.removesuffix(unit)) * UNITS[unit]
+
+
+def repetitions(size):
+    """Operations in one measurement: long enough for the clock, short enough for a large size."""
+    return max(1, min(200, (8 << 20) // max(size, 1)))
 
 
 def seconds_per_call(tensor, group, count):

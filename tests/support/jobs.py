@@ -164,7 +164,7 @@ class Home:
     def marked(self, arguments):
         """A cluster passes on only what it is told to."""
         words = list(map(str, arguments))
-        if words and words[0] in ("run", "submit"):
+        if words and words[0] in ("run", "submit", "bench"):
             words[1:1] = ["--env", f"{MARK}={self.env[MARK]}"]
         return words
 

@@ -28,8 +28,8 @@ bool WriteFully(int fd, const std::string& text) {
   return true;
 }
 
-RankOutput::RankOutput(int out_fd, int err_fd, bool prefix)
-    : out_fd_(out_fd), err_fd_(err_fd), prefix_(prefix) {}
+RankOutput::RankOutput(int out_fd, int err_fd, bool prefix, Taker take)
+    : out_fd_(out_fd), err_fd_(err_fd), prefix_(prefix), take_(std::move(take)) {}
 
 bool RankOutput::WriteTo(bool standard_error, const std::string& text) {
   return text.empty() || WriteFully(standard_error ? err_fd_ : out_fd_, text);
@@ -42,6 +42,10 @@ bool RankOutput::Write(const LogChunk& chunk) {
     to_skip -= skipped;
     const std::string data = piece.data().substr(skipped);
     received_[chunk.rank()] += data.size();
+    if (take_ && !piece.standard_error()) {
+      if (!take_(chunk.rank(), data)) return false;
+      continue;
+    }
     if (!prefix_) {
       if (!WriteTo(piece.standard_error(), data)) return false;
       continue;

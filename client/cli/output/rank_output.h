@@ -3,7 +3,9 @@
 #define RINGD_CLIENT_CLI_OUTPUT_RANK_OUTPUT_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <string>
 #include <utility>
 
 #include "client/cli/output/line_prefixer.h"
@@ -18,9 +20,13 @@ namespace ringd::cli {
 // Thread-compatible: external synchronisation.
 class RankOutput {
  public:
-  RankOutput(int out_fd, int err_fd, bool prefix);
+  // Takes what a rank wrote to its standard output. False: nobody wants more.
+  using Taker = std::function<bool(int rank, const std::string& data)>;
 
-  // False: the reader of one of the descriptors has gone.
+  // take: gets standard output as it is, instead of out_fd; empty: nobody does.
+  RankOutput(int out_fd, int err_fd, bool prefix, Taker take = nullptr);
+
+  // False: the reader of one of the descriptors has gone, or the taker wants no more.
   bool Write(const ringd::cluster::v1::LogChunk& chunk);
   void Restart() { to_skip_ = received_; }
   // Unfinished last lines.
@@ -32,6 +38,7 @@ class RankOutput {
   const int out_fd_;
   const int err_fd_;
   const bool prefix_;
+  const Taker take_;
   std::map<int, uint64_t> received_;  // Bytes by rank.
   std::map<int, uint64_t> to_skip_;
   std::map<std::pair<int, bool>, LinePrefixer> prefixers_;  // By rank, is standard error.

@@ -35,7 +35,7 @@ ForegroundJob::ForegroundJob(ClusterClient* client, Interrupts* interrupts, Opti
     : client_(client),
       interrupts_(interrupts),
       options_(std::move(options)),
-      output_(STDOUT_FILENO, STDERR_FILENO, options_.ranks > 1) {}
+      output_(STDOUT_FILENO, STDERR_FILENO, options_.ranks > 1, options_.take_output) {}
 
 ForegroundJob::~ForegroundJob() {
   if (interrupts_ != nullptr) interrupts_->SetHandler(nullptr);

@@ -26,7 +26,8 @@ class ForegroundJob {
     bool verbose = false;  // Say each change of state.
     bool hold = true;      // False: only watch (`wait`, `logs -f` of somebody else's job).
     bool show_output = true;
-    absl::Duration patience;  // How long to look for a scheduler that has gone.
+    RankOutput::Taker take_output;  // Gets the ranks' standard output; empty: ringctl's own does.
+    absl::Duration patience;        // How long to look for a scheduler that has gone.
     std::function<absl::Status()>
         check_health;  // Asked while the scheduler doesn't answer; error: no use to try again.
   };

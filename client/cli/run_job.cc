@@ -1,0 +1,143 @@
+#include "client/cli/run_job.h"
+
+#include <sched.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <iostream>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/cli/run/embedded_cluster.h"
+#include "client/cli/run/foreground_job.h"
+#include "client/cli/run/interrupts.h"
+#include "client/cli/run/run_directory.h"
+#include "common/status/macros.h"
+
+namespace ringd::cli {
+
+using ringd::cluster::v1::JobSpec;
+
+namespace {
+
+// How long `run` looks for a scheduler that went away: a restart by systemd or by hand is well
+// within.
+constexpr absl::Duration kPatience = absl::Minutes(5);
+constexpr int kSignalBase = 128;
+constexpr int kMaxEmbeddedRanks = 4096;  // The most slots of a daemon.
+constexpr int kMinRanksOfAll = 2;
+
+int UsableCores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+// An embedded run has one node, by the host's name; "localhost" means it too.
+absl::Status FitEmbedded(const JobOptions& options, JobSpec* spec) {
+  if (options.nodes > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--nodes ", options.nodes,
+                     " needs a cluster and no scheduler is named (--scheduler, "
+                     "RINGD_SCHEDULER): name one, or start one by 'ringctl local up --nodes ",
+                     options.nodes, "'"));
+  }
+  if (spec->ranks() > kMaxEmbeddedRanks) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("-n ", spec->ranks(), ": one machine takes at most ", kMaxEmbeddedRanks,
+                     " ranks; ask for fewer, or name a cluster by --scheduler or RINGD_SCHEDULER"));
+  }
+  const std::string here = LocalNodeName();
+  for (auto& host : *spec->mutable_hosts()) {
+    if (host.node() == "localhost" || host.node() == "127.0.0.1") host.set_node(here);
+    if (host.node() != here && host.slots() != 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("unknown node ", host.node(),
+                       ": without a scheduler (--scheduler, RINGD_SCHEDULER) the only "
+                       "node is this machine, ",
+                       here));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int> Follow(ClusterClient* client, Interrupts* interrupts, const JobRequest& request,
+                           ForegroundJob::Options options) {
+  RINGD_ASSIGN_OR_RETURN(const auto submitted, client->Submit(request.spec));
+  TellLeftOut(request.left_out);
+  if (options.verbose) std::cerr << "ringctl: job " << submitted.job() << "\n";
+  return ForegroundJob(client, interrupts, std::move(options)).Run(submitted.job());
+}
+
+absl::StatusOr<int> RunEmbedded(const ForegroundRun& run, JobRequest request, bool verbose) {
+  JobSpec& spec = request.spec;
+  RINGD_RETURN_IF_ERROR(FitEmbedded(run.options, &spec));
+  if (const int cores = UsableCores(); spec.ranks() > cores) {
+    std::cerr << "ringctl: warning: " << spec.ranks() << " ranks share " << cores
+              << (cores == 1 ? " core" : " cores") << "; they will wait for each other\n";
+  }
+  RINGD_ASSIGN_OR_RETURN(auto directory, RunDirectory::Create());  // Forks: before any thread.
+  Interrupts interrupts;
+  auto cluster = EmbeddedCluster::Start(
+      std::move(directory), {.slots = spec.ranks(),
+                             .node_name = LocalNodeName(),
+                             .interrupted = [&] { return interrupts.first_signal() != 0; }});
+  if (absl::IsCancelled(cluster.status())) return kSignalBase + interrupts.first_signal();
+  RINGD_RETURN_IF_ERROR(cluster.status());
+  auto code = Follow((*cluster)->client(), &interrupts, request,
+                     {.ranks = spec.ranks(),
+                      .verbose = verbose,
+                      .take_output = run.take_output,
+                      .patience = absl::Seconds(2),
+                      .check_health = [&] { return (*cluster)->CheckHealth(); }});
+  // What was wrong with a program of ours says more than that it doesn't answer.
+  if (!code.ok()) RINGD_RETURN_IF_ERROR((*cluster)->CheckHealth());
+  return code;
+}
+
+// What a job of all slots gets.
+absl::StatusOr<int> CountFreeSlots(ClusterClient* client) {
+  RINGD_ASSIGN_OR_RETURN(const auto nodes, client->Nodes());
+  int free = 0;
+  for (const auto& node : nodes) {
+    if (node.state() == "up") free += std::max(node.slots() - node.used(), 0);
+  }
+  if (free >= kMinRanksOfAll) return free;
+  return absl::FailedPreconditionError(
+      absl::StrCat("the cluster has ", free, free == 1 ? " free slot" : " free slots", " and ",
+                   kMinRanksOfAll, " are needed: 'ringctl list' shows who has the others"));
+}
+
+}  // namespace
+
+void TellLeftOut(const std::vector<std::string>& names) {
+  if (names.empty()) return;
+  std::cerr << "ringctl: not passed to the ranks (--env NAME or --env-all does): "
+            << absl::StrJoin(names, " ") << "\n";
+}
+
+absl::StatusOr<int> RunJob(const Settings& settings, ForegroundRun run) {
+  const bool embedded = settings.scheduler.empty();
+  run.options.environment.all |= embedded;
+  if (run.all_slots) run.options.ranks = std::max(UsableCores(), kMinRanksOfAll);
+  RINGD_ASSIGN_OR_RETURN(JobRequest request,
+                         BuildJob(run.options, run.command, CurrentSurroundings()));
+  request.spec.set_foreground(true);
+  if (embedded) return RunEmbedded(run, std::move(request), settings.verbose);
+  Interrupts interrupts;
+  RINGD_ASSIGN_OR_RETURN(const auto client, ConnectToCluster(settings, "run"));
+  if (run.all_slots) {
+    RINGD_ASSIGN_OR_RETURN(const int free, CountFreeSlots(client.get()));
+    request.spec.set_ranks(free);
+  }
+  return Follow(client.get(), &interrupts, request,
+                {.ranks = request.spec.ranks(),
+                 .verbose = settings.verbose,
+                 .take_output = run.take_output,
+                 .patience = kPatience});
+}
+
+}  // namespace ringd::cli

@@ -1,0 +1,82 @@
+"""The operations by name: how ringd does them, and what they move.
+
+A size is the larger of a rank's input and output, in bytes, and bandwidths follow nccl-tests: algbw
+is size / time; busbw is algbw times a factor that makes it comparable with a link's rate.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import ringd
+
+Call = Callable[[], object]
+
+LATENCY = "latency"  # allreduce of small sizes.
+BARRIER = "barrier"
+
+
+class Prepared(NamedTuple):
+    """An operation on buffers that are there."""
+
+    call: Call
+    fill: Callable[[], None]  # Writes the inputs anew.
+
+
+def busbw_factor(operation: str, ranks: int) -> float:
+    """busbw / algbw."""
+    if operation in ("allreduce", LATENCY):
+        return 2 * (ranks - 1) / ranks
+    if operation == "broadcast":
+        return 1.0
+    if operation == BARRIER:
+        return 0.0
+    return (ranks - 1) / ranks
+
+
+def link_factor(operation: str, ranks_by_node: Sequence[int]) -> float:
+    """The least that the busiest node's link carries in one direction, in sizes."""
+    ranks, nodes = sum(ranks_by_node), len(ranks_by_node)
+    if operation in ("allreduce", LATENCY):
+        return 2 * (nodes - 1) / nodes
+    if operation == "broadcast":
+        return 1.0
+    if operation == "alltoall":
+        return max(local * (ranks - local) / ranks for local in ranks_by_node)
+    return max((ranks - local) / ranks for local in ranks_by_node)
+
+
+def elements(operation: str, nbytes: int, itemsize: int, ranks: int) -> int:
+    """Elements of a size, at least one; a multiple of the ranks where they share it."""
+    if operation == BARRIER:
+        return 0
+    multiple = 1 if operation in ("allreduce", LATENCY, "broadcast") else ranks
+    return max(1, nbytes // (itemsize * multiple)) * multiple
+
+
+def prepare(operation: str, count: int, dtype: np.dtype[Any], outside: bool) -> Prepared:
+    """ringd's operation on `count` elements, in arena buffers or outside of the arena."""
+    allocate = np.empty if outside else ringd.empty
+    share = count // ringd.size()
+    if operation == BARRIER:
+        return Prepared(ringd.barrier, lambda: None)
+    mine = allocate(share if operation == "allgather" else count, dtype)
+    mine.fill(0)
+    if operation in ("allreduce", LATENCY):
+        call: Call = functools.partial(ringd.allreduce_, mine, op=ringd.Sum)
+    elif operation == "broadcast":
+        call = functools.partial(ringd.broadcast_, mine, 0)
+    else:
+        out = allocate(share if operation == "reducescatter" else count, dtype)
+        out.fill(0)
+        if operation == "allgather":
+            call = functools.partial(ringd.allgather, mine, out=out)
+        elif operation == "reducescatter":
+            call = functools.partial(ringd.reducescatter, mine, op=ringd.Sum, out=out)
+        else:
+            call = functools.partial(ringd.alltoall, mine, out=out)
+    return Prepared(call, functools.partial(mine.fill, 0))
