@@ -12,6 +12,18 @@
 from __future__ import annotations
 
 from . import _core
+from ._builds import (
+    ccl_built,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rocm_built,
+)
 from ._errors import (
     DeadlineExceeded,
     GenerationChanged,
@@ -20,6 +32,7 @@ from ._errors import (
     NotInitializedError,
     PeerFailedError,
     RingdError,
+    StepOrderError,
 )
 from ._handles import Handle
 from ._lifecycle import (
@@ -61,7 +74,7 @@ from ._numpy import (
     reducescatter_async,
     synchronize,
 )
-from ._objects import allgather_object, broadcast_object
+from ._objects import allgather_object, broadcast_object, is_homogeneous
 from ._process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from ._types import ReduceOp
 
@@ -85,6 +98,17 @@ __all__ = [
     "cross_rank",
     "cross_size",
     "generation",
+    "is_homogeneous",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "gloo_built",
+    "gloo_enabled",
+    "nccl_built",
+    "ddl_built",
+    "ccl_built",
+    "cuda_built",
+    "rocm_built",
     "stats",
     "ReduceOp",
     "Average",
@@ -131,5 +155,6 @@ __all__ = [
     "PeerFailedError",
     "GenerationChanged",
     "DeadlineExceeded",
+    "StepOrderError",
     "__version__",
 ]

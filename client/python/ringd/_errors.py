@@ -81,6 +81,10 @@ class DeadlineExceeded(RingdError):
     """Not done within the given time; whether it will be is unknown."""
 
 
+class StepOrderError(RingdError, AssertionError):
+    """backward(), step() and zero_grad() came in an order that loses gradients."""
+
+
 _INVALID_ARGUMENT = 1
 _MISMATCH = 2
 _PEER_FAILED = 3

@@ -65,6 +65,18 @@ class Handle:
             raise first_error
         return finish()
 
+    def __call__(self) -> Any:
+        """As `wait`: a sparse allreduce's handle of Horovod is called."""
+        return self.wait()
+
+    def map(self, change: Callable[[Any], Any]) -> Handle:
+        """The handle itself, its result changed by `change`."""
+        finish = self._finish
+        if finish is None:
+            raise ValueError("this handle was synchronized already")
+        self._finish = lambda: change(finish())
+        return self
+
     def __del__(self) -> None:
         if self._finish is None:
             return

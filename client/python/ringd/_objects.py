@@ -52,3 +52,17 @@ def _dump(obj: Any) -> bytes:
 
 def _sub(name: str | None, part: str) -> str | None:
     return None if name is None else f"{name}.{part}"
+
+
+_homogeneous: dict[int, bool] = {}
+
+
+def is_homogeneous() -> bool:
+    """Whether all nodes have the same number of the job's ranks.
+
+    COLLECTIVE when it is called first (and after a change of membership): ranks compare.
+    """
+    local_size, generation = _core.info()[3], _core.info()[6]
+    if generation not in _homogeneous:
+        _homogeneous[generation] = len(set(allgather_object(local_size))) == 1
+    return _homogeneous[generation]

@@ -12,7 +12,7 @@ import ringd
 torch = pytest.importorskip("torch")
 
 import ringd.torch as rt  # noqa: E402
-from ringd.torch import _agreement, _gradients  # noqa: E402
+from ringd.torch import _agreement, _buckets  # noqa: E402
 
 MB = 1 << 20
 
@@ -37,20 +37,20 @@ def test_ringd_torch_has_every_name_of_ringd():
 
 def test_buckets_are_filled_from_the_last_parameter_on():
     sizes = [10, 20, 30, 40, 50]
-    assert _gradients.plan_buckets(sizes, ["f"] * 5, 70, 50) == [[4], [3, 2], [1, 0]]
+    assert _buckets.plan_buckets(sizes, ["f"] * 5, 70, 50) == [[4], [3, 2], [1, 0]]
 
 
 def test_first_bucket_is_no_longer_than_others():
-    assert _gradients.plan_buckets([5, 5, 5], ["f"] * 3, 5, 1000) == [[2], [1], [0]]
+    assert _buckets.plan_buckets([5, 5, 5], ["f"] * 3, 5, 1000) == [[2], [1], [0]]
 
 
 def test_long_parameter_has_a_bucket_of_its_own():
-    assert _gradients.plan_buckets([1, 100, 1], ["f"] * 3, 10, 10) == [[2], [1], [0]]
+    assert _buckets.plan_buckets([1, 100, 1], ["f"] * 3, 10, 10) == [[2], [1], [0]]
 
 
 def test_buckets_have_one_dtype_and_start_in_the_order_of_their_last_parameters():
     dtypes = ["f", "h", "f", "h"]
-    assert _gradients.plan_buckets([1, 1, 1, 1], dtypes, 10, 10) == [[3, 1], [2, 0]]
+    assert _buckets.plan_buckets([1, 1, 1, 1], dtypes, 10, 10) == [[3, 1], [2, 0]]
 
 
 def test_every_parameter_is_in_one_bucket():
@@ -59,7 +59,7 @@ def test_every_parameter_is_in_one_bucket():
         n = int(rng.integers(1, 60))
         sizes = rng.integers(0, 8 * MB, n).tolist()
         dtypes = rng.choice(["f", "h", "d"], n).tolist()
-        buckets = _gradients.plan_buckets(sizes, dtypes, 25 * MB, MB)
+        buckets = _buckets.plan_buckets(sizes, dtypes, 25 * MB, MB)
         assert sorted(i for members in buckets for i in members) == list(range(n))
         for members in buckets:
             assert len({dtypes[i] for i in members}) == 1

@@ -2,101 +2,85 @@
 
 A hook on each parameter moves its gradient into its place (once: from then on autograd adds in
 place while the user keeps it) and marks it ready; the last one of a bucket starts the bucket's
-reduction, while backward goes on. A step has no message besides the reductions.
+reduction, while backward goes on. A step has no message besides the reductions. With compression
+the gradient stays where it is, and what travels is copied there and back.
 
-Each bucket also reduces one number a parameter: whether this rank used it. So a parameter that no
-rank used keeps its gradient None, as in a single process, without a question to the other ranks.
+A parameter that no rank used keeps its gradient None, as in a single process; one whose gradient
+turns out to be sparse leaves the buckets at the end of that step, on all ranks (see `Buckets`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
-from torch.autograd.graph import increment_version
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from .. import _core
-from .._errors import RingdError
+from .._errors import RingdError, StepOrderError
+from .._process_sets import ProcessSet
 from .._types import ReduceOp
 from ._agreement import agree, entry_of
-from ._tensors import check_tensor, code_of, tensor_at
+from ._buckets import FIRST_BUCKET_BYTES, Buckets, plan_buckets, registry
+from ._compression import Compressor, NoneCompressor
+from ._sparse import sum_gradient
+from ._tensors import check_tensor
 
-# The first bucket is small, so that the network starts soon after backward does.
-FIRST_BUCKET_BYTES = 1 << 20
 # Names that a warning shows.
 _SHOWN_NAMES = 5
 
-
-def plan_buckets(
-    nbytes: Sequence[int], dtypes: Sequence[Any], bucket_bytes: int, first_bytes: int
-) -> list[list[int]]:
-    """Shares parameters out among buckets: their numbers, in the order in which backward ends them.
-
-    Parameters are in the order of their registration, so backward comes to the last ones first. A
-    bucket has one dtype and up to `bucket_bytes` (a longer parameter has one of its own); the first
-    of a dtype up to `first_bytes`. Buckets are in the order of their last parameters.
-    """
-    closed: list[list[int]] = []
-    open_: dict[Any, list[int]] = {}
-    used: dict[Any, int] = {}
-    limits: dict[Any, int] = {}
-    for i in reversed(range(len(nbytes))):
-        dtype = dtypes[i]
-        limit = limits.setdefault(dtype, min(first_bytes, bucket_bytes))
-        if dtype in open_ and used[dtype] + nbytes[i] > limit:
-            closed.append(open_.pop(dtype))
-            limits[dtype] = limit = bucket_bytes
-        if dtype not in open_:
-            open_[dtype], used[dtype] = [], 0
-        open_[dtype].append(i)
-        used[dtype] += nbytes[i]
-    return sorted([*closed, *open_.values()], key=lambda members: -members[-1])
-
-
-class _PlanRegistry:
-    """Which plans' memory no tensor of this rank uses any more."""
-
-    def __init__(self) -> None:
-        self._live: dict[int, object] = {}
-        self._dead: set[int] = set()
-
-    def add(self, plan: int, buckets: int) -> Callable[[], None]:
-        """What to call when the memory of one of the plan's buckets is no longer used."""
-        token = object()
-        left = [buckets]
-        # A number is used again after another init(): the plan before is gone with its client.
-        self._live[plan] = token
-        self._dead.discard(plan)
-
-        def release() -> None:
-            left[0] -= 1
-            if left[0] == 0 and self._live.get(plan) is token:
-                del self._live[plan]
-                self._dead.add(plan)
-
-        return release
-
-    def dead(self) -> frozenset[int]:
-        return frozenset(self._dead)
-
-    def give_back(self, told: Iterable[frozenset[int]]) -> None:
-        """COLLECTIVE: unregisters plans that are dead on all ranks."""
-        for plan in sorted(frozenset.intersection(*told)):
-            self._dead.discard(plan)
-            try:
-                _core.plan_flush(plan)  # Ends a step that was begun.
-                _core.plan_wait(plan, -1)
-                _core.plan_unregister(plan)
-            except RingdError:
-                pass  # It went with another init(), or a failure that the next operation reports.
-
-
-_registry = _PlanRegistry()
 _hooks = WeakTensorKeyDictionary()
+
+NamedParameter = tuple[str, torch.nn.Parameter]
+
+
+class Options(NamedTuple):
+    """How gradients are reduced; the same on all ranks but for `groups`' parameters."""
+
+    op: ReduceOp
+    passes: int
+    predivide_factor: float
+    bucket_bytes: int
+    sparse_as_dense: bool
+    compression: type[Compressor]
+    groups: int | Sequence[Sequence[torch.Tensor]] | None
+    process_set: ProcessSet
+
+    def __str__(self) -> str:
+        groups = self.groups if self.groups is None or isinstance(self.groups, int) else "given"
+        return (
+            f"op={self.op.name}, backward_passes_per_step={self.passes}, "
+            f"gradient_predivide_factor={self.predivide_factor}, "
+            f"bucket_bytes={self.bucket_bytes}, sparse_as_dense={self.sparse_as_dense}, "
+            f"compression={self.compression.__name__}, groups={groups}"
+        )
+
+
+def _groups_of(options: Options, params: Sequence[torch.Tensor]) -> list[list[int]]:
+    """The numbers of the parameters of each group."""
+    groups = options.groups
+    if groups is None:
+        return []
+    if isinstance(groups, int):
+        share, extra = divmod(len(params), groups)
+        ends = [share * k + min(k, extra) for k in range(groups + 1)]
+        made = [list(range(*pair)) for pair in itertools.pairwise(ends)]
+        return [group for group in made if group]
+    numbers = {id(param): i for i, param in enumerate(params)}
+    return [[numbers[id(p)] for p in group if id(p) in numbers] for group in groups]
+
+
+class _Sparse:
+    """A parameter whose gradients are sparse tensors: reduced apart, at the end of the step."""
+
+    def __init__(self, name: str, param: torch.nn.Parameter) -> None:
+        self.name = name
+        self.param = param
+        self.count = 0
 
 
 class Gradients:
@@ -108,166 +92,192 @@ class Gradients:
     backward itself.
     """
 
-    def __init__(
-        self,
-        params: Sequence[tuple[str, torch.nn.Parameter]],
-        *,
-        op: ReduceOp,
-        passes: int,
-        predivide_factor: float,
-        bucket_bytes: int,
-        sparse_as_dense: bool,
-    ) -> None:
+    def __init__(self, params: Sequence[NamedParameter], options: Options) -> None:
         """COLLECTIVE. MismatchError names the rank and parameter where ranks differ."""
-        self.passes = passes
-        self._sparse_as_dense = sparse_as_dense
-        self._find_unused = op in (ReduceOp.Average, ReduceOp.Sum, ReduceOp.Max)
-        trained, self._frozen = self._agree(
-            params,
-            f"op={op.name}, backward_passes_per_step={passes}, "
-            f"gradient_predivide_factor={predivide_factor}, bucket_bytes={bucket_bytes}",
-        )
-        self._names = [name for name, _ in trained]
-        self._params = [param for _, param in trained]
-        self._counts = [0] * len(trained)  # Backward passes of this step, by parameter.
-        self._no_counts = tuple(self._counts)
-        self._views: list[torch.Tensor] = [torch.empty(0)] * len(trained)
-        self._used: list[torch.Tensor] = [torch.empty(0)] * len(trained)
-        self._flats: list[torch.Tensor] = []
-        self._all_used: list[tuple[int, torch.Tensor]] = []
-        self._unused: list[int] = []
-        self._warned = False
+        self.passes = options.passes
+        self._options = options
+        self._compresses = options.compression is not NoneCompressor
+        self._find_unused = options.op in (ReduceOp.Average, ReduceOp.Sum, ReduceOp.Max)
+        self._sparse: list[_Sparse] = []
         self._handles: list[Any] = []
-        self._plan = 0
-        if trained:
-            self._register(op, predivide_factor, bucket_bytes)
-            self._begin_step()
-            self._add_hooks()
+        self._warned = False
+        trained, self._frozen = self._agree(params)
+        self._lay_out(trained)
+        self._begin_step()
 
     def _agree(
-        self, params: Sequence[tuple[str, torch.nn.Parameter]], options: str
-    ) -> tuple[list[tuple[str, Any]], list[tuple[str, Any]]]:
+        self, params: Sequence[NamedParameter]
+    ) -> tuple[list[NamedParameter], list[NamedParameter]]:
         """Parameters that some rank trains, and those that no rank does."""
-        entries = [("options", options)]
-        for name, param in params:
+        entries = [("options", str(self._options))]
+        groups = _groups_of(self._options, [param for _, param in params])
+        group_of = {i: number for number, group in enumerate(groups) for i in group}
+        for i, (name, param) in enumerate(params):
             try:
                 check_tensor(param)
             except ValueError as error:
                 raise ValueError(f"parameter '{name}': {error}") from None
             entry, value = entry_of(name, param)
             strides = "" if param.is_contiguous() else f" with strides {list(param.stride())}"
-            entries.append((entry, value + strides))
-        mine = (bytes(param.requires_grad for _, param in params), _registry.dead())
+            group = f" in group {group_of[i]}" if i in group_of else ""
+            entries.append((entry, value + strides + group))
+        mine = (bytes(param.requires_grad for _, param in params), registry.dead())
         told = agree("DistributedOptimizer", entries, mine)
-        _registry.give_back(dead for _, dead in told)
+        registry.give_back(dead for _, dead in told)
         trained, frozen = [], []
         for i, pair in enumerate(params):
             (trained if any(flags[i] for flags, _ in told) else frozen).append(pair)
         return trained, frozen
 
-    def _register(self, op: ReduceOp, predivide_factor: float, bucket_bytes: int) -> None:
-        params = self._params
-        buckets = plan_buckets(
-            [param.numel() * param.element_size() for param in params],
-            [param.dtype for param in params],
-            bucket_bytes,
-            FIRST_BUCKET_BYTES,
-        )
-        specs, tensors = [], []
-        for number, members in enumerate(buckets):
-            dtype = code_of(params[members[0]].dtype)
-            specs.append((dtype, int(op), 1.0 / predivide_factor, predivide_factor))
-            tensors += [(self._names[i], tuple(params[i].shape), number) for i in members]
-            tensors.append((f"(bucket {number}: used)", (len(members),), number))
-        self._plan = plan = _core.plan_register(specs, tensors, -1)
-        release = _registry.add(plan, len(buckets))
-        self._ready_numbers = [0] * len(params)
-        first = 0
-        for members in buckets:
-            self._lay_out(members, first, release)
-            first += len(members) + 1
+    def _lay_out(self, trained: Sequence[NamedParameter]) -> None:
+        """COLLECTIVE: shares the parameters out among buckets; hooks for all of them."""
+        self._names = [name for name, _ in trained]
+        self._params = params = [param for _, param in trained]
+        self._counts = [0] * len(params)  # Backward passes of this step, by parameter.
+        self._unused: list[int] = []
+        self._apart: set[int] = set()  # Sparse gradients of this step, on this rank.
+        self._contexts: list[Any] = [None] * len(params)  # Of compressed gradients.
+        self._sent: list[int | None] = [None] * len(params)  # Their versions when they were sent.
+        self._buckets: Buckets | None = None
+        if params:
+            likes: list[torch.Tensor] = list(params)
+            if self._compresses:
+                for i, param in enumerate(params):
+                    likes[i], self._contexts[i] = self._compress(torch.zeros_like(param.detach()))
+            buckets = plan_buckets(
+                [like.numel() * like.element_size() for like in likes],
+                [like.dtype for like in likes],
+                self._options.bucket_bytes,
+                FIRST_BUCKET_BYTES,
+                _groups_of(self._options, params),
+            )
+            options = self._options
+            self._buckets = Buckets(
+                self._names, likes, buckets, options.op, options.predivide_factor
+            )
+        self._add_hooks()
 
-    def _lay_out(self, members: list[int], first: int, release: Callable[[], None]) -> None:
-        """Makes the bucket's tensors; `first`: the plan's number of its first parameter."""
-        dtype = self._params[members[0]].dtype
-        addresses = [_core.plan_tensor_data(self._plan, first + k) for k in range(len(members) + 1)]
-        offsets = [(address - addresses[0]) // dtype.itemsize for address in addresses]
-        flat = tensor_at(addresses[0], offsets[-1] + len(members), dtype, release)
-        used = flat[offsets[-1] :]
-        for k, i in enumerate(members):
-            param = self._params[i]
-            # The parameter's own layout where it has no gaps: optimizers are faster then.
-            dense = torch.ops.aten.is_non_overlapping_and_dense(param)
-            strides = param.stride() if dense else torch.empty(param.shape, device="meta").stride()
-            self._views[i] = flat.as_strided(param.shape, strides, offsets[k])
-            self._used[i] = used[k]
-            self._ready_numbers[i] = first + k
-        self._flats.append(flat)
-        self._all_used.append((first + len(members), used))
-
-    def _begin_step(self) -> None:
-        self._counts[:] = self._no_counts
-        self._unused.clear()
-        for number, used in self._all_used:
-            used.fill_(1)
-            _core.plan_ready(self._plan, number)
+    def _compress(self, grad: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        return self._options.compression.compress(grad)
 
     def _add_hooks(self) -> None:
-        for i, param in enumerate(self._params):
+        self.close()
+        make = self._make_compressing_hook if self._compresses else self._make_hook
+        hooks = [(param, make(i)) for i, param in enumerate(self._params) if param.requires_grad]
+        hooks += [
+            (each.param, self._make_sparse_hook(each))
+            for each in self._sparse
+            if each.param.requires_grad
+        ]
+        for param, hook in hooks:
             previous = _hooks.pop(param, None)
             if previous is not None:
                 previous.remove()  # A parameter belongs to the optimizer that was made last.
-            if not param.requires_grad:
-                continue
-            handle = param.register_post_accumulate_grad_hook(self._make_hook(i))
+            handle = param.register_post_accumulate_grad_hook(hook)
             _hooks[param] = handle
             self._handles.append(handle)
 
     def _make_hook(self, i: int) -> Callable[[torch.Tensor], None]:
-        view, counts = self._views[i], self._counts
-        plan, number, ready = self._plan, self._ready_numbers[i], _core.plan_ready
+        buckets = self._buckets
+        assert buckets is not None
+        view, counts, versions = buckets.views[i], self._counts, buckets.versions
+        plan, number, bucket = buckets.plan, buckets.numbers[i], buckets.bucket_of[i]
+        flat, plan_ready = buckets.flats[bucket], _core.plan_ready
 
         def hook(param: torch.Tensor) -> None:
             grad = param.grad
             if grad is not view:
                 if counts[i] >= self.passes:
-                    self._raise_too_many(i)
+                    self._raise_too_many(self._names[i])
                 self._move(i, grad)
-            count = counts[i] + 1
-            counts[i] = count
+            counts[i] = count = counts[i] + 1
             if count >= self.passes:
                 if count > self.passes:
-                    self._raise_too_many(i)
-                ready(plan, number)
+                    self._raise_too_many(self._names[i])
+                plan_ready(plan, number)  # As buckets.ready(i), which costs more.
+                versions[bucket] = flat._version
 
         return hook
+
+    def _make_compressing_hook(self, i: int) -> Callable[[torch.Tensor], None]:
+        def hook(param: torch.Tensor) -> None:
+            if self._counts[i] >= self.passes:
+                self._raise_too_many(self._names[i])
+            if self._counts[i] + 1 == self.passes:
+                self._send(i)
+            self._counts[i] += 1
+
+        return hook
+
+    def _make_sparse_hook(self, each: _Sparse) -> Callable[[torch.Tensor], None]:
+        def hook(param: torch.Tensor) -> None:
+            each.count += 1
+            if each.count > self.passes:
+                self._raise_too_many(each.name)
+
+        return hook
+
+    def _place(self, i: int) -> torch.Tensor:
+        assert self._buckets is not None
+        return self._buckets.views[i]
 
     def _move(self, i: int, grad: Any) -> None:
         """Puts a gradient into its place in the arena."""
         if grad.requires_grad:
             grad = grad.detach()  # Of backward(create_graph=True).
-        view = self._views[i]
         if grad.layout is not torch.strided:
-            if not self._sparse_as_dense:
-                raise RingdError(
-                    f"parameter '{self._names[i]}' has a sparse gradient: pass "
-                    "sparse_as_dense=True to DistributedOptimizer, or make its layer with "
-                    "sparse=False"
-                )
+            if not self._options.sparse_as_dense:
+                self._keep_apart(i)
+                return
             grad = grad.to_dense()
+        if i in self._apart:
+            self._keep_apart(i, False)  # Another pass of this step made it dense.
+        view = self._place(i)
         view.copy_(grad)
         self._params[i].grad = view
 
-    def _raise_too_many(self, i: int) -> None:
-        raise RingdError(
-            f"parameter '{self._names[i]}' got its gradient more than {self.passes} times in one "
-            "step: call step() after each backward(), or give DistributedOptimizer "
+    def _keep_apart(self, i: int, apart: bool = True) -> None:
+        assert self._buckets is not None
+        if self._options.op not in (ReduceOp.Average, ReduceOp.Sum):
+            raise RingdError(
+                f"parameter '{self._names[i]}' has a sparse gradient, which op=Average and op=Sum "
+                "can reduce: pass sparse_as_dense=True to DistributedOptimizer for others"
+            )
+        (self._apart.add if apart else self._apart.discard)(i)
+        self._place(i).zero_()
+        self._buckets.mark_apart(i, apart)
+
+    def _send(self, i: int) -> None:
+        """Compresses a gradient and marks it ready."""
+        assert self._buckets is not None
+        grad: Any = self._params[i].grad
+        if grad.layout is not torch.strided and self._options.sparse_as_dense:
+            grad = self._params[i].grad = grad.detach().to_dense()
+        if grad.layout is not torch.strided:
+            self._keep_apart(i)
+        else:
+            wire, self._contexts[i] = self._compress(grad.detach())
+            place = self._place(i)
+            if wire.shape != place.shape or wire.dtype != place.dtype:
+                raise RingdError(
+                    f"{self._options.compression.__name__} made {wire.dtype}{list(wire.shape)} of "
+                    f"the gradient of '{self._names[i]}', and {place.dtype}{list(place.shape)} of "
+                    "zeros: what it makes must depend on shape and dtype only"
+                )
+            place.copy_(wire)
+        self._sent[i] = grad._version
+        self._buckets.ready(i)
+
+    def _raise_too_many(self, name: str) -> None:
+        raise StepOrderError(
+            f"parameter '{name}' got its gradient more than {self.passes} times in one step: call "
+            "step() after each backward(), or give DistributedOptimizer "
             "backward_passes_per_step=K for K backward passes a step"
         )
 
     def has_begun(self) -> bool:
         """Whether a backward pass of this step has reached a parameter."""
-        return any(self._counts)
+        return any(self._counts) or any(each.count for each in self._sparse)
 
     @torch.no_grad()
     def synchronize(self) -> None:
@@ -278,47 +288,137 @@ class Gradients:
                     f"parameter '{name}' has a gradient, but was frozen on all ranks when the "
                     "DistributedOptimizer was made: make it again after unfreezing parameters"
                 )
-        if not self._params:
-            return
-        if self._counts.count(self.passes) != len(self._counts):
-            self._complete()
+        changed = self._was_changed()
         try:
-            _core.plan_wait(self._plan, -1)
+            found = [] if self._buckets is None else self._end_step(self._buckets)
+            for each in self._sparse:
+                self._sum_sparse(each)
+            if found:
+                self._learn(found)
         except RingdError:
-            self._recover()
+            # If the plan is gone: the error that is on its way says why.
+            with contextlib.suppress(RingdError):
+                self._begin_step()
             raise
-        for flat in self._flats:
-            increment_version(flat)
-        for i in self._unused:
-            if not self._find_unused or self._used[i].item() != 0:
-                self._params[i].grad = self._views[i]
         self._begin_step()
+        if changed:
+            raise StepOrderError(
+                "gradients were written to between backward() and step(), while they were being "
+                "reduced: call optimizer.synchronize() before clipping, GradScaler.unscale_() and "
+                "the like"
+            )
 
-    def _recover(self) -> None:
-        # If the plan is gone: the error that is on its way says why.
-        with contextlib.suppress(RingdError):
-            self._begin_step()
+    def _was_changed(self) -> bool:
+        """Whether somebody has written to gradients after they were sent."""
+        if self._buckets is None:
+            return False
+        if not self._compresses:
+            return self._buckets.was_changed()
+        return any(
+            version is not None and param.grad is not None and param.grad._version != version
+            for version, param in zip(self._sent, self._params, strict=True)
+        )
 
-    def _complete(self) -> None:
+    def _end_step(self, buckets: Buckets) -> list[int]:
+        """Parameters that some rank has a sparse gradient of."""
+        failure: Exception | None = None
+        if self._counts.count(self.passes) != len(self._counts):
+            try:
+                self._complete(buckets)
+            except Exception as error:
+                failure = error  # The other ranks' step ends all the same.
+            buckets.flush()
+        buckets.wait()
+        if failure is not None:
+            raise failure
+        self._take(buckets)
+        return buckets.kept_apart() if self._find_unused else []
+
+    def _begin_step(self) -> None:
+        self._counts[:] = [0] * len(self._counts)
+        self._sent[:] = [None] * len(self._sent)
+        for each in self._sparse:
+            each.count = 0
+        self._unused.clear()
+        self._apart.clear()
+        if self._buckets is not None:
+            self._buckets.begin_step()
+
+    def _take(self, buckets: Buckets) -> None:
+        """Gives parameters their reduced gradients."""
+        unused = set(self._unused)
+        for i in self._unused:
+            if not self._find_unused or buckets.was_used(i):
+                self._params[i].grad = buckets.views[i] if not self._compresses else self._open(i)
+        if not self._compresses:
+            return
+        for i, param in enumerate(self._params):
+            if i not in unused and i not in self._apart:
+                if param.grad is None or param.grad.requires_grad:
+                    param.grad = self._open(i)
+                else:
+                    param.grad.copy_(self._open(i))
+
+    def _open(self, i: int) -> torch.Tensor:
+        opened = self._options.compression.decompress(self._place(i), self._contexts[i])
+        return opened.clone() if opened.data_ptr() == self._place(i).data_ptr() else opened
+
+    def _sum_sparse(self, each: _Sparse) -> None:
+        op, process_set = self._options.op, self._options.process_set
+        total = sum_gradient(each.param, each.param.grad, each.name, op, process_set)
+        if each.param.grad is not None or total._nnz() > 0:
+            each.param.grad = total
+
+    def _learn(self, found: list[int]) -> None:
+        """COLLECTIVE: from now on these parameters' gradients are reduced apart."""
+        for i in found:
+            each = _Sparse(self._names[i], self._params[i])
+            if i not in self._apart:
+                each.param.grad = None
+            self._sum_sparse(each)
+            dense = self._open(i)
+            if dense.any():  # Of ranks whose gradients were dense.
+                sparse = each.param.grad
+                each.param.grad = dense if sparse is None else sparse.to_dense() + dense
+            self._sparse.append(each)
+        views = {
+            id(self._params[i]): self._place(i)
+            for i in range(len(self._params))
+            if i not in found and self._params[i].grad is self._place(i)
+        }
+        self._lay_out(
+            [
+                pair
+                for i, pair in enumerate(zip(self._names, self._params, strict=True))
+                if i not in found
+            ]
+        )
+        for i, param in enumerate(self._params):
+            if id(param) in views:
+                self._place(i).copy_(views[id(param)])
+                param.grad = self._place(i)
+
+    def _complete(self, buckets: Buckets) -> None:
         """Marks what no hook has: fewer passes than usual, or gradients that are missing."""
         counts = self._counts
         for i, param in enumerate(self._params):
             if counts[i] >= self.passes:
                 continue
-            grad = param.grad
-            if counts[i] == 0 and grad is None:
+            if counts[i] == 0 and param.grad is None:
                 self._unused.append(i)
                 continue
-            if grad is None:
-                self._views[i].zero_()
-            elif grad is not self._views[i]:
-                self._move(i, grad)
+            if param.grad is not None and self._compresses:
+                self._send(i)
+            else:
+                if param.grad is None:
+                    self._place(i).zero_()
+                elif param.grad is not self._place(i):
+                    self._move(i, param.grad)
+                buckets.ready(i)
             counts[i] = self.passes
-            _core.plan_ready(self._plan, self._ready_numbers[i])
         for i in self._unused:
-            self._used[i].zero_()
+            buckets.mark_unused(i)
             counts[i] = self.passes
-        _core.plan_flush(self._plan)
         self._warn_of_unused()
 
     def _warn_of_unused(self) -> None:
@@ -331,7 +431,7 @@ class Gradients:
         warnings.warn(
             f"backward did not reach the parameters {shown}{more}: this rank contributes zeros for "
             "them (shown once)",
-            stacklevel=5,
+            stacklevel=8,
         )
 
     def close(self) -> None:

@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from .. import _core
-from .._errors import RingdError
+from .._errors import RingdError, StepOrderError
 from .._process_sets import ProcessSet, global_process_set, require_global
 from .._types import ReduceOp
 from ._collectives import allreduce_
-from ._gradients import Gradients
+from ._compression import Compression, Compressor
+from ._gradients import Gradients, NamedParameter, Options
 
 DEFAULT_BUCKET_BYTES = 25 << 20
-
-# Called with parameters; makes their Gradients.
-_Make = Callable[[list[tuple[str, torch.nn.Parameter]]], Gradients]
 
 
 class _State:
     """What an optimizer has beside its base class's attributes."""
 
-    def __init__(self, make: _Make) -> None:
-        self.make = make
+    def __init__(self, options: Options) -> None:
+        self.options = options
         self.parts: list[Gradients] = []
         self.reduced = False  # synchronize() was called, step() not yet.
         self.skip = False
@@ -106,10 +105,13 @@ class _Distributed:
             state.skip = False
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As the base class's. RingdError between backward and step: reductions are running."""
+        """As the base class's. Between backward and step it is an error: reductions are running.
+
+        (A RingdError that is an AssertionError too.)
+        """
         state = self._state_or_raise()
         if state.has_begun():
-            raise RingdError(
+            raise StepOrderError(
                 "zero_grad() between backward() and step(): the gradients are being reduced. Call "
                 "it before backward(), or end the reduction by step() or synchronize() first"
             )
@@ -126,9 +128,8 @@ class _Distributed:
             return
         groups = self.param_groups  # type: ignore[attr-defined]
         number = len(groups) - 1
-        part = state.make(
-            [(f"param_group.{number}.{j}", p) for j, p in enumerate(groups[number]["params"])]
-        )
+        params = [(f"param_group.{number}.{j}", p) for j, p in enumerate(groups[number]["params"])]
+        part = Gradients(params, state.options)
         state.parts.append(part)
         weakref.finalize(self, part.close)
 
@@ -137,7 +138,8 @@ class _Distributed:
         state = self._state_or_raise()
         _check_passes(passes)
         if state.has_begun():
-            raise RingdError("set_backward_passes_per_step() between backward() and step()")
+            raise StepOrderError("set_backward_passes_per_step() between backward() and step()")
+        state.options = state.options._replace(passes=passes)
         for part in state.parts:
             part.passes = passes
 
@@ -160,14 +162,17 @@ def _distributed_class(base: type) -> type:
 
 def DistributedOptimizer(  # noqa: N802
     optimizer: torch.optim.Optimizer,
-    named_parameters: Iterable[tuple[str, torch.nn.Parameter]] | None = None,
-    *,
-    op: int = ReduceOp.Average,
+    named_parameters: Iterable[NamedParameter] | None = None,
+    compression: type[Compressor] = Compression.none,
     backward_passes_per_step: int = 1,
+    op: int = ReduceOp.Average,
     gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: int | Sequence[Sequence[torch.Tensor]] | None = None,
     sparse_as_dense: bool = False,
-    bucket_bytes: int = DEFAULT_BUCKET_BYTES,
     process_set: ProcessSet = global_process_set,
+    *,
+    bucket_bytes: int = DEFAULT_BUCKET_BYTES,
 ) -> Any:
     """COLLECTIVE: makes an optimizer reduce its gradients over all ranks before each step.
 
@@ -184,14 +189,20 @@ def DistributedOptimizer(  # noqa: N802
         optimizer: any `torch.optim.Optimizer` over CPU parameters. LBFGS gets the mean loss.
         named_parameters: names for messages, such as `model.named_parameters()`: all parameters of
             the optimizer, the same on all ranks. None: numbers.
-        op: Average (over ranks), Sum, Min, Max or Product.
+        compression: how gradients travel: Compression.fp16, Compression.bf16 or a Compressor of
+            yours. They are copied there and back then.
         backward_passes_per_step: backward passes whose gradients add up on this rank before they
             are reduced, during the last of them. They are summed: Average divides by ranks only. A
             `step()` after fewer passes reduces what is there.
+        op: Average (over ranks), Sum, Min, Max or Product.
         gradient_predivide_factor: with Average, divides by it before the sum, by the rest after.
-        sparse_as_dense: sparse gradients are made dense; without it they are an error.
+        num_groups: as `groups`, which replaces it; 0 for none.
+        groups: parameters to reduce together: a number of groups, or lists of parameters. Without
+            it, and for parameters in none, buckets of up to `bucket_bytes` are made.
+        sparse_as_dense: sparse gradients are made dense. Without it their indices and values
+            travel: the first step that meets one learns it on all ranks.
+        process_set: the ranks that take part.
         bucket_bytes: the most of a bucket, unless one parameter is longer. The first is smaller.
-        process_set: only the global one so far.
 
     Raises:
         MismatchError: ranks have other parameters or options; it names rank and parameter.
@@ -205,28 +216,44 @@ def DistributedOptimizer(  # noqa: N802
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"a torch.optim.Optimizer is needed, not a {type(optimizer).__name__}")
     _check_passes(backward_passes_per_step)
-    op = _check_op(op, gradient_predivide_factor)
     if bucket_bytes < 1:
         raise ValueError("bucket_bytes must be positive")
+    options = Options(
+        op=_check_op(op, gradient_predivide_factor),
+        passes=backward_passes_per_step,
+        predivide_factor=float(gradient_predivide_factor),
+        bucket_bytes=bucket_bytes,
+        sparse_as_dense=bool(sparse_as_dense),
+        compression=compression,
+        groups=_check_groups(num_groups, groups),
+        process_set=process_set,
+    )
     _core.info()
-
-    def make(params: list[tuple[str, torch.nn.Parameter]]) -> Gradients:
-        return Gradients(
-            params,
-            op=op,
-            passes=backward_passes_per_step,
-            predivide_factor=float(gradient_predivide_factor),
-            bucket_bytes=bucket_bytes,
-            sparse_as_dense=sparse_as_dense,
-        )
-
-    state = _State(make)
-    state.parts.append(make(_name_parameters(optimizer, named_parameters)))
+    state = _State(options)
+    state.parts.append(Gradients(_name_parameters(optimizer, named_parameters), options))
     optimizer.__dict__.pop("step", None)  # A scheduler's wrapper around the base class's step.
     optimizer.__class__ = _distributed_class(type(optimizer))
     optimizer._ringd = state  # type: ignore[attr-defined]
     weakref.finalize(optimizer, state.parts[0].close)
     return optimizer
+
+
+def _check_groups(num_groups: int, groups: Any) -> int | list[list[torch.Tensor]] | None:
+    if num_groups:
+        warnings.warn("num_groups is deprecated: pass groups", FutureWarning, stacklevel=3)
+        groups = num_groups if groups is None else groups
+    if groups is None:
+        return None
+    if isinstance(groups, int) and groups > 0:
+        return groups
+    if isinstance(groups, int) or not all(
+        isinstance(param, torch.Tensor) for group in groups for param in group
+    ):
+        raise ValueError("groups is a positive number, or lists of parameters")
+    numbers = [id(param) for group in groups for param in group]
+    if len(set(numbers)) < len(numbers):
+        raise ValueError("groups has a parameter twice")
+    return [list(group) for group in groups]
 
 
 def _check_op(op: int, predivide_factor: float) -> ReduceOp:
@@ -246,8 +273,8 @@ def _check_op(op: int, predivide_factor: float) -> ReduceOp:
 
 def _name_parameters(
     optimizer: torch.optim.Optimizer,
-    named_parameters: Iterable[tuple[str, torch.nn.Parameter]] | None,
-) -> list[tuple[str, torch.nn.Parameter]]:
+    named_parameters: Iterable[NamedParameter] | None,
+) -> list[NamedParameter]:
     """The optimizer's parameters in its order, with their names."""
     groups = [group["params"] for group in optimizer.param_groups]
     if named_parameters is None:
