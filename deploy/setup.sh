@@ -103,7 +103,7 @@ install_python_packages() {
     wanted+=("torch==$torch_version" scikit-learn matplotlib tqdm pytest pytest-timeout)
   fi
   if [ "$mode" = full ]; then
-    wanted+=(tensorflow-cpu jax grpcio ruff auditwheel)
+    wanted+=(tensorflow-cpu jax grpcio ruff auditwheel cloudpickle pyyaml)
   fi
   # pip takes seconds to find out that there is nothing to do.
   local stamp="$venv/.ringd-packages-$mode"

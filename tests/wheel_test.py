@@ -106,3 +106,15 @@ def test_import_needs_no_framework_and_no_daemon():
     file, torch_loaded = result.stdout.split()
     assert "site-packages" in file
     assert torch_loaded == "False"
+
+
+def test_horovod_is_a_wheel_of_its_own():
+    (wheel,) = (ROOT / "dist").glob("ringd_horovod-*-py3-none-any.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        metadata = archive.read(next(n for n in names if n.endswith("METADATA"))).decode()
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"horovod", "ringd_horovod"}
+    assert "Requires-Dist: ringd==" in metadata and metadata.startswith("Metadata-Version")
+    script = "import importlib.util; print(importlib.util.find_spec('horovod'))"
+    result = subprocess.run([sys.executable, "-I", "-c", script], capture_output=True, text=True)
+    assert result.stdout == "None\n", "set-up installs it for nobody"

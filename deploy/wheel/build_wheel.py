@@ -2,7 +2,8 @@
 
     ringd            ringd/*.py, _core.abi3.so, lib/libringd.so, the programs (bin/), libraries of
                      Debian that a bare system lacks (lib/), and launchers for the bin folder
-    ringd-horovod    the horovod drop-in, if client/python/horovod is there: for who asks for it
+    ringd-horovod    horovod/*.py and the program horovodrun, from client/python/horovod: for who
+                     asks for it
 
 Standard library only: it runs before there is a virtual environment.
 """
@@ -140,7 +141,9 @@ def build_horovod(output: Path) -> Path:
         name="ringd-horovod",
         version=version(),
         summary="Runs Horovod scripts on ringd: a drop-in for the package horovod",
-        requires=[f"ringd=={version()}"],
+        requires=[f"ringd=={version()}", "cloudpickle", "pyyaml"],
+        entry_points={"console_scripts": {"horovodrun": "horovod.runner.launch:run_commandline"}},
+        description=(ROOT / "client/python/horovod/README.md").read_text(),
     )
     with WheelWriter(output, metadata, "py3-none-any") as wheel:
         add_sources(wheel, ROOT / "client/python/horovod", "horovod")
@@ -158,9 +161,7 @@ def main() -> None:
     for tool in ("readelf", "strip", "patchelf", "ldd"):
         if not shutil.which(tool):
             raise SystemExit(f"{tool} is missing: install binutils and patchelf")
-    wheels = [build_ringd(options.bazel_bin, options.output)]
-    if (ROOT / "client/python/horovod").is_dir():
-        wheels.append(build_horovod(options.output))
+    wheels = [build_ringd(options.bazel_bin, options.output), build_horovod(options.output)]
     for old in options.output.glob("ringd*.whl"):
         if old not in wheels:
             old.unlink()

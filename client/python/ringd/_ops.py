@@ -51,10 +51,10 @@ _sites: dict[tuple[Any, int], str] = {}
 
 
 def call_site() -> str | None:
-    """`train.py:41`: the line outside of this package that called it. For messages only."""
+    """`train.py:41`: the line outside of our packages that called it. For messages only."""
     frame = sys._getframe(1)
     while frame is not None:
-        if not frame.f_globals.get("__name__", "").startswith("ringd"):
+        if not frame.f_globals.get("__name__", "").startswith(("ringd", "horovod.")):
             key = (frame.f_code, frame.f_lineno)
             site = _sites.get(key)
             if site is None:

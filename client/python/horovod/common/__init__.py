@@ -1,0 +1,1 @@
+"""What horovod's packages for all frameworks share."""

@@ -1,0 +1,198 @@
+"""Joining the job, and who this rank is: the same in horovod's packages for all frameworks."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import ringd
+
+from . import _errors
+from .exceptions import NotAvailableError
+
+# One of them is in the environment of whatever a launcher has started.
+LAUNCHER_VARIABLES = (
+    "RINGD_SOCKET",
+    "RINGD_RANK",
+    "HOROVOD_RANK",
+    "HOROVOD_GLOO_RENDEZVOUS_ADDR",
+    "OMPI_COMM_WORLD_RANK",
+    "PMI_RANK",
+    "PMIX_RANK",
+    "SLURM_PROCID",
+    "TORCHELASTIC_RUN_ID",
+)
+_ALONE = (
+    "horovod: no launcher has started this process, so it trains alone (size 1); to train on "
+    "several ranks start it by `horovodrun` or `ringctl run`"
+)
+
+
+_errors.install()
+
+
+@_errors.raises_horovod_errors
+def init(comm: Any = None, process_sets: Sequence[ringd.ProcessSet] | str | None = None) -> None:
+    """Joins the job. Does nothing in a process that has joined already.
+
+    Without any launcher's variable in the environment this process is the whole job; a line on
+    stderr says so.
+
+    Args:
+        comm: None, or a list of all ranks.
+        process_sets: sets to register, or "dynamic": sets can be added later (they always can).
+
+    Raises:
+        HorovodInternalError: a launcher's variable is there, but no job of ringd to join.
+        ValueError: `comm` is another list of ranks, or an MPI communicator.
+    """
+    if ringd.is_initialized():
+        return
+    asked = os.environ.get("RINGD_STANDALONE", "0") not in ("", "0")
+    alone = not asked and not any(name in os.environ for name in LAUNCHER_VARIABLES)
+    if alone:
+        print(_ALONE, file=sys.stderr, flush=True)
+    sets = None if process_sets == "dynamic" else process_sets
+    ringd.init(process_sets=sets, standalone=alone)
+    _check_comm(comm)
+
+
+def _check_comm(comm: Any) -> None:
+    if comm is None or list_of_ranks(comm) == list(range(ringd.size())):
+        return
+    ringd.shutdown()
+    raise ValueError(
+        f"init(comm={comm!r}): a job is always all of its ranks; start as many as you need, or "
+        "make a ProcessSet of some of them"
+    )
+
+
+def list_of_ranks(comm: Any) -> list[int] | None:
+    """None for an MPI communicator."""
+    return list(comm) if isinstance(comm, Sequence) else None
+
+
+def shutdown() -> None:
+    """Leaves the job. Peers' operations that wait for this rank fail."""
+    if ringd.is_initialized():
+        ringd.shutdown()
+
+
+def is_initialized() -> bool:
+    """Whether this process has joined its job."""
+    return ringd.is_initialized()
+
+
+def _ask(question: Any) -> int:
+    if not ringd.is_initialized():
+        raise ValueError("Horovod has not been initialized: call hvd.init() first")
+    return question()
+
+
+def rank() -> int:
+    """This process's number in the job. ValueError before init()."""
+    return _ask(ringd.rank)
+
+
+def size() -> int:
+    """Number of ranks in the job. ValueError before init()."""
+    return _ask(ringd.size)
+
+
+def local_rank() -> int:
+    """This process's number among the job's ranks on its node. ValueError before init()."""
+    return _ask(ringd.local_rank)
+
+
+def local_size() -> int:
+    """Number of the job's ranks on this node. ValueError before init()."""
+    return _ask(ringd.local_size)
+
+
+def cross_rank() -> int:
+    """The number of this node among the job's nodes. ValueError before init()."""
+    return _ask(ringd.cross_rank)
+
+
+def cross_size() -> int:
+    """Number of nodes of the job. ValueError before init()."""
+    return _ask(ringd.cross_size)
+
+
+def is_homogeneous() -> bool:
+    """Whether all nodes have as many ranks as this one, as far as the totals say."""
+    return size() == local_size() * cross_size()
+
+
+def mpi_threads_supported() -> bool:
+    """False: there is no MPI below. ValueError before init()."""
+    _ask(ringd.rank)
+    return False
+
+
+def mpi_enabled() -> bool:
+    """False: there is no MPI below."""
+    return False
+
+
+def mpi_built() -> bool:
+    """False: there is no MPI below."""
+    return False
+
+
+def gloo_enabled() -> bool:
+    """True: what scripts ask Gloo for (no MPI, restarts in one process) is there."""
+    return True
+
+
+def gloo_built() -> bool:
+    """True: what scripts ask Gloo for (no MPI, restarts in one process) is there."""
+    return True
+
+
+def nccl_built() -> int:
+    """The version of NCCL, 0 without."""
+    return _built("nccl_built")
+
+
+def cuda_built() -> bool:
+    """Whether tensors of CUDA devices can be reduced."""
+    return bool(_built("cuda_built"))
+
+
+def rocm_built() -> bool:
+    """Whether tensors of ROCm devices can be reduced."""
+    return bool(_built("rocm_built"))
+
+
+def ddl_built() -> bool:
+    """False: there is no DDL below."""
+    return False
+
+
+def ccl_built() -> bool:
+    """False: there is no oneCCL below."""
+    return False
+
+
+def _built(name: str) -> int:
+    probe = getattr(ringd, name, None)
+    return int(probe()) if probe else 0
+
+
+def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
+    """COLLECTIVE: writes operations to a Chrome trace file from now on."""
+    start = getattr(ringd, "start_timeline", None)
+    if start is None:
+        raise NotAvailableError("start_timeline() is not available in this version of ringd")
+    start(file_path, mark_cycles)
+
+
+def stop_timeline() -> None:
+    """COLLECTIVE: ends the file of `start_timeline`."""
+    stop = getattr(ringd, "stop_timeline", None)
+    if stop is None:
+        raise NotAvailableError("stop_timeline() is not available in this version of ringd")
+    stop()
