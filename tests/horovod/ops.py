@@ -72,6 +72,15 @@ def check_compression(checks, rank, size):
     checks.equal(results[1], total(size, 2), "grouped")
 
 
+def check_gradients(checks, rank, size):
+    x = of(rank).requires_grad_()
+    (hvd.allreduce(x, op=hvd.Sum) * (rank + 1)).sum().backward()
+    checks.close(x.grad, torch.full((4,), float(sum(range(1, size + 1)))), "of Sum")
+    x = of(rank).requires_grad_()
+    hvd.allreduce(x, compression=hvd.Compression.fp16).sum().backward()
+    checks.close(x.grad, torch.ones(4), "of Average; D15: of an expanded view")
+
+
 def check_handles(checks, rank, size):
     handles = {hvd.allreduce_async(of(rank) + i, name=f"h{i}", op=hvd.Sum): i for i in range(5)}
     checks.true(all(isinstance(handle, int) for handle in handles), "handles are integers")
@@ -175,6 +184,7 @@ def check_queries(checks, rank, size):
 TESTS = [
     check_defaults,
     check_compression,
+    check_gradients,
     check_handles,
     check_names,
     check_movements,

@@ -65,16 +65,15 @@ def allreduce(
         postscale_factor: multiplies the result.
     """
     reduction = chosen(op, average)
-    compressed, context = compression.compress(tensor)
-    result = _ringd.allreduce(
-        compressed,
+    return _ringd.allreduce(
+        tensor,
         op=reduction,
         name=name,
         prescale_factor=prescale_factor,
         postscale_factor=postscale_factor,
         process_set=process_set,
+        compression=compression,
     )
-    return compression.decompress(result, context)
 
 
 def allreduce_async_(
@@ -159,19 +158,15 @@ def grouped_allreduce(
     """`allreduce` of each tensor of a list, started together; results in the list's order."""
     check_list(tensors)
     reduction = chosen(op, average)
-    pairs = [compression.compress(tensor) for tensor in tensors]
-    results = _ringd.grouped_allreduce(
-        [compressed for compressed, _ in pairs],
+    return _ringd.grouped_allreduce(
+        tensors,
         op=reduction,
         name=name,
         prescale_factor=prescale_factor,
         postscale_factor=postscale_factor,
         process_set=process_set,
+        compression=compression,
     )
-    return [
-        compression.decompress(result, context)
-        for result, (_, context) in zip(results, pairs, strict=True)
-    ]
 
 
 def grouped_allreduce_async_(
@@ -284,16 +279,15 @@ def reducescatter(
 ) -> torch.Tensor:
     """This rank's rows of the reduced tensor; the first `rows % size` ranks get one row more."""
     reduction = _checked_for_scatter(op)
-    compressed, context = compression.compress(tensor)
-    result = _ringd.reducescatter(
-        compressed,
+    return _ringd.reducescatter(
+        tensor,
         op=reduction,
         name=name,
         process_set=process_set,
         prescale_factor=prescale_factor,
         postscale_factor=postscale_factor,
+        compression=compression,
     )
-    return compression.decompress(result, context)
 
 
 def grouped_reducescatter_async(
@@ -335,16 +329,12 @@ def grouped_reducescatter(
     """`reducescatter` of each tensor of a list, started together."""
     check_list(tensors)
     reduction = _checked_for_scatter(op)
-    pairs = [compression.compress(tensor) for tensor in tensors]
-    results = _ringd.grouped_reducescatter(
-        [compressed for compressed, _ in pairs],
+    return _ringd.grouped_reducescatter(
+        tensors,
         op=reduction,
         name=name,
         process_set=process_set,
         prescale_factor=prescale_factor,
         postscale_factor=postscale_factor,
+        compression=compression,
     )
-    return [
-        compression.decompress(result, context)
-        for result, (_, context) in zip(results, pairs, strict=True)
-    ]

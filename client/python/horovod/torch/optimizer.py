@@ -15,7 +15,7 @@ from ..common._errors import horovod_errors
 from ..common.exceptions import NotAvailableError
 from ..common.process_sets import ProcessSet, global_process_set
 from ..common.reductions import Average, to_ringd
-from .compression import Compression, FP16Compressor, NoneCompressor
+from .compression import Compression
 
 
 class _Translating:
@@ -124,15 +124,11 @@ def _check_groups(groups: int | Sequence[Sequence[torch.Tensor]] | None) -> None
 
 def _compression_option(compression: Any) -> dict[str, Any]:
     """What ringd's optimizer takes for a compressor of Horovod's."""
-    if compression is NoneCompressor:
+    if compression is Compression.none:
         return {}
-    known = "compression" in inspect.signature(_ringd.DistributedOptimizer).parameters
-    if not known:
+    if "compression" not in inspect.signature(_ringd.DistributedOptimizer).parameters:
         raise NotAvailableError(
             "DistributedOptimizer: compression is not available in this version of ringd; leave it "
             "out"
         )
-    ours = getattr(_ringd, "Compression", None)
-    if compression is FP16Compressor and ours is not None:
-        return {"compression": ours.fp16}
     return {"compression": compression}
