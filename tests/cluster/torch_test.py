@@ -62,7 +62,14 @@ def two_namespaces(tmp_path):
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("ranks", [0, 1, 2, 3, 4])
 @pytest.mark.parametrize(
-    "script", ["torch_ops.py", "torch_autograd.py", "torch_optimizer.py", "torch_training.py"]
+    "script",
+    [
+        "torch_ops.py",
+        "torch_autograd.py",
+        "torch_batch_norm.py",
+        "torch_optimizer.py",
+        "torch_training.py",
+    ],
 )
 def test_results_are_those_of_one_process(script, ranks):
     output = run_job(ranks, SCRIPTS / script)

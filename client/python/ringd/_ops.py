@@ -259,6 +259,12 @@ def allgather(
     return Request(packed, source, target, lambda: finish(target, rows))
 
 
+def allgather_alike(source: Buffer, target: Buffer, finish: Finish, name: str | None) -> Request:
+    """Concatenates all ranks' `source`, of the same shape on all of them: no message ahead."""
+    packed = _pack(Operation.ALLGATHER, source, target, name=check_name(name))
+    return Request(packed, source, target, finish)
+
+
 def alltoall(
     source: Buffer,
     splits: Sequence[int] | None,
@@ -335,8 +341,7 @@ def _tell(what: str, source: Buffer, numbers: list[int], name: str | None) -> li
     theirs = array.array("q", bytes(8 * width * size))
     into = Buffer(theirs.buffer_info()[0], (size * width,), INT64, theirs)
     outof = Buffer(mine.buffer_info()[0], (width,), INT64, mine)
-    packed = _pack(Operation.ALLGATHER, outof, into, name=check_name(name))
-    _start(packed, outof, into, lambda: None).wait()
+    start(allgather_alike(outof, into, lambda: None, name)).wait()
     told = [theirs[rank * width : (rank + 1) * width] for rank in range(size)]
     _check_alike(what, told, len(head), name)
     return [list(row[len(head) + 1 :]) for row in told]

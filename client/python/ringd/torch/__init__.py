@@ -66,6 +66,7 @@ from .. import (
     stats,
     synchronize,
 )
+from ._batch_norm import SyncBatchNorm
 from ._collectives import (
     allgather_async,
     allreduce_,
@@ -159,6 +160,7 @@ __all__ = [
     "broadcast_parameters",
     "broadcast_optimizer_state",
     "DistributedOptimizer",
+    "SyncBatchNorm",
     "poll",
     "synchronize",
     "Handle",
