@@ -103,7 +103,7 @@ def platform_tag(package: Path) -> str:
 def add_sources(wheel: WheelWriter, source: Path, package: str) -> None:
     for path in sorted(source.rglob("*")):
         name = path.relative_to(source)
-        is_source = path.suffix in (".py", ".pyi") or path.name == "py.typed"
+        is_source = path.suffix in (".py", ".pyi", ".c") or path.name == "py.typed"
         if is_source and path.is_file() and not path.name.endswith("_test.py"):
             wheel.add(f"{package}/{name}", path.read_bytes())
 

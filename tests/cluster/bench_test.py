@@ -98,16 +98,55 @@ def test_latency_is_allreduce_of_small_sizes(home):
 @pytest.mark.timeout(200)
 def test_peers_are_measured_in_the_same_run(home):
     rows = bench(home, "reducescatter", "-n", 2, "--sizes", "1KB", "--rounds", 2, "--peers")
-    assert [row["implementation"] for row in rows] == ["ringd", "gloo"]
+    assert [row["implementation"] for row in rows][:2] == ["ringd", "gloo"]
 
 
-def test_missing_peers_are_named(home, tmp_path):
-    (tmp_path / "torch.py").write_text("raise ImportError('no torch here')\n")
-    home.env["PYTHONPATH"] = str(tmp_path)
+def hide_peers(home, folder):
+    """No PyTorch, and on PATH only what the test puts there."""
+    (folder / "torch.py").write_text("raise ImportError('no torch here')\n")
+    home.env["PYTHONPATH"] = str(folder)
+    home.env["PATH"] = str(folder)
+
+
+def install_mpi(folder, *names):
+    source = Path(__file__).parents[1] / "support" / "fake_mpi.py"
+    for name in names:
+        (folder / name).write_text(f"#!{sys.executable}\n{source.read_text()}")
+        (folder / name).chmod(0o755)
+
+
+def notes_without_peers(home):
     words = ["barrier", "-n", 2, "--rounds", 1, "--peers"]
     result = home.ringctl("bench", *words, timeout=60)
     assert result.returncode == 0, result.stderr
-    assert "no gloo: no torch here" in result.stderr
+    assert "barrier" in result.stdout
+    return result.stderr
+
+
+def test_missing_peers_are_named(home, tmp_path):
+    hide_peers(home, tmp_path)
+    notes = notes_without_peers(home)
+    assert "no gloo: no torch here" in notes
+    assert "no mpi: mpirun is not on PATH" in notes
+
+
+def test_mpi_is_measured_by_ranks_of_its_own(home, tmp_path):
+    hide_peers(home, tmp_path)
+    install_mpi(tmp_path, "mpirun", "mpicc")
+    words = ["-n", 2, "--sizes", "1KB", "--rounds", 2, "--peers"]
+    ours, theirs = bench(home, "allreduce", *words)
+    assert (ours["implementation"], theirs["implementation"]) == ("ringd", "openmpi")
+    assert (theirs["median_us"], theirs["p99_us"], theirs["algbw_gbps"]) == (2.0, 2.0, 0.512)
+    home.assert_clean()
+
+
+def test_mpi_without_a_compiler_that_works_is_named(home, tmp_path):
+    hide_peers(home, tmp_path)
+    install_mpi(tmp_path, "mpirun")
+    assert "no mpi: mpicc is not on PATH" in notes_without_peers(home)
+    (tmp_path / "mpicc").write_text("#!/bin/sh\necho no mpi.h here >&2; exit 1\n")
+    (tmp_path / "mpicc").chmod(0o755)
+    assert "no mpi.h here" in notes_without_peers(home)
 
 
 def test_table_has_notes_beside_it_not_in_it(home):

@@ -73,7 +73,8 @@ void AddBenchOptions(CLI::App* app, BenchOptions* options) {
   app->add_option("--rounds", options->rounds, "rounds of each line (default 11)")
       ->check(CLI::Range(1, kMaxRounds));
   app->add_flag("--outside", options->outside, "tensors in ordinary memory, not in the arena");
-  app->add_flag("--peers", options->peers, "measure other libraries in between: Gloo");
+  app->add_flag("--peers", options->peers,
+                "measure other libraries in between: Gloo, Open MPI, MPICH");
   app->add_option("--link-gbit", options->link_gbit,
                   "rate of the links between nodes (default: measured)")
       ->check(CLI::PositiveNumber);

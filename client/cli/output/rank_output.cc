@@ -43,7 +43,7 @@ bool RankOutput::Write(const LogChunk& chunk) {
     const std::string data = piece.data().substr(skipped);
     received_[chunk.rank()] += data.size();
     if (take_ && !piece.standard_error()) {
-      if (!take_(chunk.rank(), data)) return false;
+      if (!data.empty() && !take_(chunk.rank(), data)) return false;
       continue;
     }
     if (!prefix_) {

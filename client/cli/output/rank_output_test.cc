@@ -117,5 +117,28 @@ TEST_F(RankOutputTest, ReaderGone_IsReported) {
   EXPECT_FALSE(output.Write(Chunk(0, "x")));
 }
 
+TEST(RankOutput, Taker_GetsStandardOutputOnce_AlsoAfterARestart) {
+  const UniqueFd null(open("/dev/null", O_WRONLY));
+  std::string taken;
+  RankOutput output(null.get(), null.get(), true, [&](int rank, const std::string& data) {
+    taken += std::to_string(rank) + ":" + data;
+    return data != "stop";
+  });
+  LogChunk chunk;
+  chunk.set_rank(1);
+  chunk.add_pieces()->set_data("ab");
+  auto* error = chunk.add_pieces();
+  error->set_standard_error(true);
+  error->set_data("no");
+  EXPECT_TRUE(output.Write(chunk));
+  output.Restart();
+  chunk.add_pieces()->set_data("c");
+  EXPECT_TRUE(output.Write(chunk));
+  EXPECT_EQ(taken, "1:ab1:c");
+  LogChunk last;
+  last.add_pieces()->set_data("stop");
+  EXPECT_FALSE(output.Write(last));
+}
+
 }  // namespace
 }  // namespace ringd::cli

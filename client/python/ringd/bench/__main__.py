@@ -22,13 +22,19 @@ import numpy as np
 
 import ringd
 from ringd.bench._limits import Limits, NoLimit, memory_bandwidth
-from ringd.bench._operations import BARRIER, Call, Prepared, busbw_factor, elements, prepare
-from ringd.bench._peers import Gloo, find_peers
+from ringd.bench._operations import (
+    BARRIER,
+    SMALLEST_TO_REFILL,
+    Call,
+    Prepared,
+    busbw_factor,
+    elements,
+    prepare,
+)
+from ringd.bench._peers import Peer, find_peers
 
 ROUND_SECONDS = 0.05  # Of one implementation.
 MAX_CALLS = 500  # In a round.
-# From here on buffers are written anew before each call, as a training step does.
-SMALLEST_TO_REFILL = 1 << 20
 FAST_LINK = 1.25e9  # Bytes a second: above, a loop over sockets may be the limit.
 
 
@@ -69,6 +75,8 @@ def time_large(prepared: Prepared, calls: int) -> list[int]:
 
 def run(prepared: Prepared, nbytes: int, calls: int) -> list[int]:
     """Nanoseconds of each call of a round."""
+    if prepared.run is not None:
+        return prepared.run(calls)
     if nbytes >= SMALLEST_TO_REFILL:
         return time_large(prepared, calls)
     return time_small(prepared.call, calls)
@@ -81,7 +89,7 @@ def calls_a_round(prepared: Prepared, nbytes: int) -> int:
     return int(min(max(ROUND_SECONDS / seconds, 1), MAX_CALLS))
 
 
-def prepare_peer(peer: Gloo, operation: str, count: int, dtype: np.dtype[Any]) -> Prepared | None:
+def prepare_peer(peer: Peer, operation: str, count: int, dtype: np.dtype[Any]) -> Prepared | None:
     """COLLECTIVE: None, with a word, where the peer can't do it."""
     try:
         prepared = peer.prepare(operation, count, dtype)
@@ -136,7 +144,7 @@ def report(
 
 
 def bench_line(
-    operation: str, size: int, options: argparse.Namespace, limits: Limits, peers: list[Gloo]
+    operation: str, size: int, options: argparse.Namespace, limits: Limits, peers: list[Peer]
 ) -> None:
     """COLLECTIVE: measures one operation of one size."""
     dtype = np.dtype(options.dtype)
@@ -202,7 +210,7 @@ def main() -> None:
     say_load()
     limits = Limits(options.link_gbit)
     say_limits(options, limits)
-    peers: list[Gloo] = []
+    peers: list[Peer] = []
     if options.peers:
         peers, missing = find_peers()
         for line in missing:

@@ -18,6 +18,8 @@ Call = Callable[[], object]
 
 LATENCY = "latency"  # allreduce of small sizes.
 BARRIER = "barrier"
+# From here on buffers are written anew before each call, as a training step does.
+SMALLEST_TO_REFILL = 1 << 20
 
 
 class Prepared(NamedTuple):
@@ -25,6 +27,9 @@ class Prepared(NamedTuple):
 
     call: Call
     fill: Callable[[], None]  # Writes the inputs anew.
+    run: Callable[[int], list[int]] | None = (
+        None  # Nanoseconds of each of so many; None: time `call`.
+    )
 
 
 def busbw_factor(operation: str, ranks: int) -> float:

@@ -6,12 +6,13 @@ import functools
 import os
 import socket
 import warnings
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 import ringd
 
+from . import _mpi
 from ._operations import BARRIER, LATENCY, Prepared
 
 
@@ -58,8 +59,19 @@ class Gloo:
         self._dist.destroy_process_group()
 
 
-def find_peers() -> tuple[list[Gloo], list[str]]:
-    """COLLECTIVE: the peers that every rank has, and what to say about the others."""
+class Peer(Protocol):
+    """A library on the same ranks. All methods are COLLECTIVE."""
+
+    name: str
+
+    def prepare(self, operation: str, count: int, dtype: np.dtype[Any]) -> Prepared:
+        """The operation on `count` elements. An exception: it hasn't it."""
+
+    def close(self) -> None:
+        """Ends what it has started."""
+
+
+def _find_gloo() -> tuple[list[Peer], list[str]]:
     try:
         import torch.distributed as dist
 
@@ -67,6 +79,25 @@ def find_peers() -> tuple[list[Gloo], list[str]]:
     except ImportError as error:
         reason = f"{error} (pip install torch)"
     reasons = [told for told in ringd.allgather_object(reason) if told]
-    if reasons:
-        return [], [f"no gloo: {reasons[0]}"]
-    return [Gloo()], []
+    return ([], [f"no gloo: {reasons[0]}"]) if reasons else ([Gloo()], [])
+
+
+def _find_mpi() -> tuple[list[Peer], list[str]]:
+    if ringd.cross_size() > 1:
+        return [], ["no mpi: it is measured on one node only"]
+    found, reason = ringd.broadcast_object(_mpi.find() if ringd.rank() == 0 else None)
+    peers: list[Peer] = []
+    missing = [f"no mpi: {reason}"] if reason else []
+    for name, (mpirun, mpicc) in found.items():
+        try:
+            peers.append(_mpi.Mpi(name, mpirun, mpicc))
+        except RuntimeError as error:
+            missing.append(f"no {name}: {error}")
+    return peers, missing
+
+
+def find_peers() -> tuple[list[Peer], list[str]]:
+    """COLLECTIVE: the peers that every rank has, and what to say about the others."""
+    gloo, no_gloo = _find_gloo()
+    mpi, no_mpi = _find_mpi()
+    return [*gloo, *mpi], [*no_gloo, *no_mpi]
