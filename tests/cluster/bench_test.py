@@ -25,6 +25,7 @@ KEYS = [
 BUSBW = {
     "allreduce": {2: 1, 3: 4 / 3},
     "latency": {2: 1, 3: 4 / 3},
+    "many": {2: 1, 3: 4 / 3},
     "allgather": {2: 1 / 2, 3: 2 / 3},
     "reducescatter": {2: 1 / 2, 3: 2 / 3},
     "alltoall": {2: 1 / 2, 3: 2 / 3},
@@ -93,6 +94,12 @@ def test_ordinary_memory_and_other_dtypes(home):
 def test_latency_is_allreduce_of_small_sizes(home):
     rows = bench(home, "latency", "-n", 2, "--rounds", 1)
     assert [row["bytes"] for row in rows] == [8, 64, 512, 1024, 4096]
+
+
+def test_many_are_200_tensors_at_once(home):
+    (row,) = bench(home, "many", "-n", 2, "--sizes", "4KB", "--rounds", 1)
+    assert row["bytes"] == 200 * 4096
+    assert row["limit_gbps"] > 0
 
 
 @pytest.mark.timeout(200)

@@ -17,16 +17,19 @@ namespace {
 using Words = std::vector<std::string>;
 
 constexpr char kLatency[] = "latency";
+constexpr char kMany[] = "many";
+// Of the list below, those that run where no operation is named.
+constexpr int kDefaultOperations = 6;
 constexpr char kDefaultSizes[] = "8B,1KB,4KB,64KB,1MB,16MB,64MB";
+constexpr char kManySizes[] = "64KB";
 constexpr char kLatencySizes[] = "8B,64B,512B,1KB,4KB";
 // Each rank has two buffers of it at most, and so has the program that measures memory's limit.
 constexpr int64_t kMaxSizeBytes = int64_t{64} << 30;
 constexpr int kMaxRounds = 10'000;
 
-// What runs where no operation is named, then the others.
 const Words& Operations() {
   static const Words& names = *new Words{"allreduce", "allgather", "broadcast", "reducescatter",
-                                         "alltoall",  "barrier",   kLatency};
+                                         "alltoall",  "barrier",   kLatency,    kMany};
   return names;
 }
 
@@ -63,9 +66,9 @@ absl::Status CheckRanks(const BenchOptions& options) {
 }  // namespace
 
 void AddBenchOptions(CLI::App* app, BenchOptions* options) {
-  app->add_option("OPERATION", options->operation,
-                  absl::StrCat(absl::StrJoin(Operations(), ", "),
-                               " (small allreduces); default: ", "all of them but ", kLatency));
+  app->add_option(
+      "OPERATION", options->operation,
+      absl::StrCat(absl::StrJoin(Operations(), ", "), "; default: all but the last two"));
   app->add_option("--sizes", options->sizes,
                   absl::StrCat("larger of a rank's input and output (default ", kDefaultSizes, ")"))
       ->check([](const std::string& text) { return text.empty() ? "is empty" : ""; });
@@ -105,13 +108,15 @@ bool TakesAllSlots(const BenchOptions& options) {
 absl::StatusOr<std::vector<std::string>> BenchCommand(const BenchOptions& options) {
   Words operations = {options.operation};
   if (options.operation.empty()) {
-    operations.assign(Operations().begin(), Operations().end() - 1);
+    operations.assign(Operations().begin(), Operations().begin() + kDefaultOperations);
   } else {
     RINGD_RETURN_IF_ERROR(CheckWord("operation", options.operation, Operations()));
   }
   RINGD_RETURN_IF_ERROR(CheckWord("dtype", options.dtype, DTypes()));
   RINGD_RETURN_IF_ERROR(CheckRanks(options));
-  const std::string defaults = options.operation == kLatency ? kLatencySizes : kDefaultSizes;
+  const std::string defaults = options.operation == kLatency ? kLatencySizes
+                               : options.operation == kMany  ? kManySizes
+                                                             : kDefaultSizes;
   RINGD_ASSIGN_OR_RETURN(const auto sizes,
                          ParseSizes(options.sizes.empty() ? defaults : options.sizes));
   Words command = {"-m",           "ringd.bench",

@@ -35,7 +35,7 @@ TEST(BenchOptionsTest, Command_NamesOperationsAndSizesInBytes) {
                           "8,1024,16777216", "--dtype", "float32", "--rounds", "3", "--peers"));
 }
 
-TEST(BenchOptionsTest, Command_WithoutOperation_RunsAllButLatency) {
+TEST(BenchOptionsTest, Command_WithoutOperation_RunsTheCollectives) {
   const auto command = BenchCommand(Typed("", ""));
   ASSERT_TRUE(command.ok());
   EXPECT_EQ(command->at(3), "allreduce,allgather,broadcast,reducescatter,alltoall,barrier");

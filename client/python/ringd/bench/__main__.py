@@ -150,11 +150,13 @@ def bench_line(
     dtype = np.dtype(options.dtype)
     count = elements(operation, size, dtype.itemsize, ringd.size())
     implementations = {"ringd": prepare(operation, count, dtype, options.outside)}
-    for peer in list(peers):
+    if implementations["ringd"].note:
+        say(note=implementations["ringd"].note)
+    for peer in peers:
         prepared = prepare_peer(peer, operation, count, dtype)
         if prepared is not None:
             implementations[peer.name] = prepared
-    limit = limits.of(operation, count, dtype)
+    limit = limits.of(operation, count, dtype, options.outside)
     try:
         nbytes = count * dtype.itemsize
         report(operation, nbytes, measure(implementations, nbytes, options.rounds, limit), limit)

@@ -20,7 +20,7 @@ import numpy as np
 import ringd
 
 from .._types import dtype_code
-from ._operations import BARRIER, LATENCY, link_factor
+from ._operations import BARRIER, LATENCY, MANY, link_factor, prepare
 
 PROGRAM = Path(__file__).parents[1] / "bin" / "ringd-limits"
 # Below, threads of one process don't say what ranks could do, nor a link's rate what it costs to
@@ -84,6 +84,25 @@ class Kernel(NoLimit):
     def close(self) -> None:
         if self._process is not None:
             self._process.communicate()
+
+
+class OneAllreduce(NoLimit):
+    """All bytes in one tensor."""
+
+    def __init__(self, count: int, dtype: np.dtype, outside: bool) -> None:
+        self._whole = prepare("allreduce", count, dtype, outside)
+        self._seconds: list[float] = []
+
+    def sample(self) -> None:
+        self._whole.fill()
+        ringd.barrier()
+        start = time.perf_counter()
+        self._whole.call()
+        took = np.array([time.perf_counter() - start])
+        self._seconds.append(float(ringd.allreduce(took, op=ringd.Max)[0]))
+
+    def algbw(self, nbytes: int) -> float | None:
+        return nbytes / statistics.median(self._seconds)
 
 
 def memory_bandwidth() -> float | None:
@@ -211,11 +230,13 @@ class Limits:
         self.has_kernel = bool(ringd.broadcast_object(PROGRAM.exists()))
         self.wire = Wire() if len(self.ranks_by_node) > 1 and self._link_rate is None else None
 
-    def of(self, operation: str, count: int, dtype: np.dtype) -> NoLimit:
+    def of(self, operation: str, count: int, dtype: np.dtype, outside: bool) -> NoLimit:
         """The limit of one line of the table."""
         nbytes = count * dtype.itemsize
         if operation == BARRIER:
             return NoLimit()
+        if operation == MANY:
+            return OneAllreduce(count, dtype, outside)
         if len(self.ranks_by_node) > 1:
             factor = link_factor(operation, self.ranks_by_node)
             if self._link_rate is not None:

@@ -18,7 +18,7 @@ import numpy as np
 
 import ringd
 
-from ._operations import BARRIER, LATENCY, SMALLEST_TO_REFILL, Prepared
+from ._operations import BARRIER, LATENCY, MANY, SMALLEST_TO_REFILL, Prepared
 
 SOURCE = Path(__file__).with_name("mpi_loop.c")
 # Debian's names where both are installed, then everybody's.
@@ -100,6 +100,8 @@ class Mpi:
 
     def prepare(self, operation: str, count: int, dtype: np.dtype[Any]) -> Prepared:
         """The operation on `count` elements. ValueError: MPI hasn't it."""
+        if operation == MANY:
+            raise ValueError("it is measured with ringd and Gloo only")
         if count > MAX_ITEMS:
             raise ValueError(f"{count} elements are more than an int counts")
         named = "allreduce" if operation == LATENCY else operation

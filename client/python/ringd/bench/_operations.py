@@ -18,6 +18,8 @@ Call = Callable[[], object]
 
 LATENCY = "latency"  # allreduce of small sizes.
 BARRIER = "barrier"
+MANY = "many"  # Named allreduces in flight at once, begun in another order on each rank.
+MANY_TENSORS = 200
 # From here on buffers are written anew before each call, as a training step does.
 SMALLEST_TO_REFILL = 1 << 20
 
@@ -27,14 +29,14 @@ class Prepared(NamedTuple):
 
     call: Call
     fill: Callable[[], None]  # Writes the inputs anew.
-    run: Callable[[int], list[int]] | None = (
-        None  # Nanoseconds of each of so many; None: time `call`.
-    )
+    # Nanoseconds of each of so many calls; None: time `call`.
+    run: Callable[[int], list[int]] | None = None
+    note: str = ""  # For people.
 
 
 def busbw_factor(operation: str, ranks: int) -> float:
     """busbw / algbw."""
-    if operation in ("allreduce", LATENCY):
+    if operation in ("allreduce", LATENCY, MANY):
         return 2 * (ranks - 1) / ranks
     if operation == "broadcast":
         return 1.0
@@ -56,9 +58,14 @@ def link_factor(operation: str, ranks_by_node: Sequence[int]) -> float:
 
 
 def elements(operation: str, nbytes: int, itemsize: int, ranks: int) -> int:
-    """Elements of a size, at least one; a multiple of the ranks where they share it."""
+    """Elements of a size, at least one; a multiple of the ranks where they share it.
+
+    Of `many`: elements of all tensors, each of that size.
+    """
     if operation == BARRIER:
         return 0
+    if operation == MANY:
+        return MANY_TENSORS * max(1, nbytes // itemsize)
     multiple = 1 if operation in ("allreduce", LATENCY, "broadcast") else ranks
     return max(1, nbytes // (itemsize * multiple)) * multiple
 
@@ -69,6 +76,8 @@ def prepare(operation: str, count: int, dtype: np.dtype[Any], outside: bool) -> 
     share = count // ringd.size()
     if operation == BARRIER:
         return Prepared(ringd.barrier, lambda: None)
+    if operation == MANY:
+        return _prepare_many([allocate(count // MANY_TENSORS, dtype) for _ in range(MANY_TENSORS)])
     mine = allocate(share if operation == "allgather" else count, dtype)
     mine.fill(0)
     if operation in ("allreduce", LATENCY):
@@ -85,3 +94,35 @@ def prepare(operation: str, count: int, dtype: np.dtype[Any], outside: bool) -> 
         else:
             call = functools.partial(ringd.alltoall, mine, out=out)
     return Prepared(call, functools.partial(mine.fill, 0))
+
+
+def _prepare_many(tensors: list[np.ndarray[Any, Any]]) -> Prepared:
+    """In another order on each rank, where this version of ringd allows it."""
+    own_order = [int(i) for i in np.random.default_rng(ringd.rank()).permutation(len(tensors))]
+
+    def call(order: list[int]) -> None:
+        handles = [
+            ringd.allreduce_async_(tensors[i], op=ringd.Sum, name=f"gradient.{i}") for i in order
+        ]
+        failures = []
+        for handle in handles:
+            try:
+                handle.wait()
+            except ringd.MismatchError as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
+
+    def fill() -> None:
+        for tensor in tensors:
+            tensor.fill(0)
+
+    fill()
+    try:
+        call(own_order)
+        note = ""
+    except ringd.MismatchError:
+        note = f"{MANY}: this version of ringd needs them in the same order on all ranks"
+    notes = [told for told in ringd.allgather_object(note) if told]
+    order = list(range(len(tensors))) if notes else own_order
+    return Prepared(functools.partial(call, order), fill, note=notes[0] if notes else "")

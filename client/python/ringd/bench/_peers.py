@@ -13,7 +13,7 @@ import numpy as np
 import ringd
 
 from . import _mpi
-from ._operations import BARRIER, LATENCY, Prepared
+from ._operations import BARRIER, LATENCY, MANY, MANY_TENSORS, Prepared
 
 
 class Gloo:
@@ -40,6 +40,11 @@ class Gloo:
         torch, dist = self._torch, self._dist
         if operation == BARRIER:
             return Prepared(dist.barrier, lambda: None)
+        if operation == MANY:
+            kind = getattr(torch, dtype.name)
+            return self._prepare_many(
+                [torch.zeros(count // MANY_TENSORS, dtype=kind) for _ in range(MANY_TENSORS)]
+            )
         share = count // ringd.size()
         kind = getattr(torch, dtype.name)
         mine = torch.zeros(share if operation == "allgather" else count, dtype=kind)
@@ -53,6 +58,16 @@ class Gloo:
             "alltoall": functools.partial(dist.all_to_all_single, out, mine),
         }
         return Prepared(calls[operation], functools.partial(mine.fill_, 0))
+
+    def _prepare_many(self, tensors: list[Any]) -> Prepared:
+        """In one order on all ranks, as Gloo needs it."""
+
+        def call() -> None:
+            works = [self._dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+            for work in works:
+                work.wait()
+
+        return Prepared(call, lambda: [tensor.fill_(0) for tensor in tensors])
 
     def close(self) -> None:
         """Leaves the group."""
