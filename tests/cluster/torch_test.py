@@ -66,6 +66,7 @@ def two_namespaces(tmp_path):
     [
         "torch_ops.py",
         "torch_autograd.py",
+        "torch_bad_input.py",
         "torch_batch_norm.py",
         "torch_optimizer.py",
         "torch_training.py",

@@ -4,6 +4,7 @@ All of them are COLLECTIVE: every rank calls the same ones in the same order. Te
 on the CPU, of any shape (0-dimensional and empty ones too); dtypes are bool, (u)int8 to (u)int64,
 float16, bfloat16, float32 and float64. Inputs that are not contiguous are copied. Those here are
 asynchronous, in place, or both, and autograd does not see them: results never require gradients.
+Other packages' arrays are taken where DLPack hands them over without a copy.
 
 Errors: ValueError for what is wrong on this rank alone (unknown op, root out of range, other
 dtypes, other devices, a non-contiguous tensor to work on in place) and TypeError for what is no
@@ -27,8 +28,8 @@ from .._types import ReduceOp
 from ._tensors import (
     Target,
     buffer_of,
-    check_in_place,
     contiguous_source,
+    in_place,
     mark_written,
 )
 
@@ -72,11 +73,11 @@ def _allreduce_in_place(
     process_set: ProcessSet,
 ) -> Request:
     require_global(process_set)
-    check_in_place(tensor)
-    buffer = buffer_of(tensor)
+    memory = in_place(tensor)
+    buffer = buffer_of(memory)
 
     def finish() -> torch.Tensor:
-        mark_written(tensor)
+        mark_written(memory)
         return tensor
 
     return _ops.allreduce(buffer, buffer, finish, op, name, prescale, postscale)
@@ -196,11 +197,11 @@ def broadcast_async(
 
 def broadcast_request(tensor: torch.Tensor, root_rank: int, name: str | None) -> Request:
     """`broadcast_`, ready to be started."""
-    check_in_place(tensor)
-    buffer = buffer_of(tensor)
+    memory = in_place(tensor)
+    buffer = buffer_of(memory)
 
     def finish() -> torch.Tensor:
-        mark_written(tensor)
+        mark_written(memory)
         return tensor
 
     return _ops.broadcast(buffer, buffer, finish, root_rank, name)

@@ -36,11 +36,24 @@ def check_tensor(tensor: Any) -> None:
         )
     if tensor.layout is not torch.strided:
         raise ValueError(f"a tensor of layout {tensor.layout}; use .to_dense() first")
+    if tensor.is_nested:
+        raise ValueError("a nested tensor; use .to_padded_tensor() or its .values() first")
     code_of(tensor.dtype)
+
+
+def as_tensor(value: Any) -> Any:
+    """What can be had as a tensor by DLPack without a copy; other values as they are."""
+    if isinstance(value, torch.Tensor) or not hasattr(value, "__dlpack__"):
+        return value
+    try:
+        return torch.from_dlpack(value)
+    except (BufferError, RuntimeError, TypeError) as error:
+        raise ValueError(f"a {type(value).__name__} that DLPack can't hand over: {error}") from None
 
 
 def contiguous_source(tensor: Any) -> torch.Tensor:
     """The tensor detached, or a contiguous copy of it."""
+    tensor = as_tensor(tensor)
     check_tensor(tensor)
     return tensor.detach().contiguous().resolve_neg()
 
@@ -78,13 +91,14 @@ class Target:
             )
         if not is_plain(out):
             raise ValueError("out is not contiguous")
-        self.tensor = out
+        self.tensor = out.detach()
 
     def finish(self, _: Any = None) -> torch.Tensor:
         """The result, once its memory is written."""
-        if self._out is not None:
-            mark_written(self._out)
-        return self.tensor
+        if self._out is None:
+            return self.tensor
+        mark_written(self.tensor)
+        return self._out
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
@@ -92,14 +106,18 @@ def is_plain(tensor: torch.Tensor) -> bool:
     return tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
 
 
-def check_in_place(tensor: Any) -> None:
-    """ValueError unless the tensor can be worked on where it lies."""
+def in_place(value: Any) -> torch.Tensor:
+    """The value's memory, kept. ValueError unless it can be worked on where it lies."""
+    tensor = as_tensor(value)
     check_tensor(tensor)
+    if tensor is not value and not getattr(getattr(value, "flags", None), "writeable", True):
+        raise ValueError(f"a read-only {type(value).__name__} can't be worked on in place")
     if not is_plain(tensor):
         raise ValueError(
             "the tensor is not contiguous, so it can't be worked on in place: use the form that "
             "returns a new tensor, or .contiguous()"
         )
+    return tensor.detach()
 
 
 class _Memory:
