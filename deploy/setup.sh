@@ -15,7 +15,7 @@ readonly torch_version=2.13.0
 readonly cpu_index=https://download.pytorch.org/whl/cpu
 readonly venv="$PWD/.venv"
 readonly programs=(//daemon:ringd //worker:ringd-worker //scheduler:ringd-scheduler //client/cli:ringctl //client/cli/bench:ringd-limits)
-readonly libraries=(//client/c:libringd.so //client/python:_core)
+readonly libraries=(//client/c:libringd.so //client/python:_core //client/python:libringd-loop.so)
 readonly scratch="$(mktemp -d)"
 trap 'rm -rf "$scratch"' EXIT
 

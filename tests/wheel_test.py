@@ -50,7 +50,14 @@ def test_wheel_is_abi3_for_any_python_from_3_10(wheel):
 
 def test_wheel_holds_programs_libraries_and_package(unpacked):
     assert sorted(path.name for path in (unpacked / "ringd/bin").iterdir()) == PROGRAMS
-    for name in ["__init__.py", "py.typed", "_core.abi3.so", "lib/libringd.so", "include/ringd.h"]:
+    for name in [
+        "__init__.py",
+        "py.typed",
+        "_core.abi3.so",
+        "lib/libringd.so",
+        "lib/libringd-loop.so",
+        "include/ringd.h",
+    ]:
         assert (unpacked / "ringd" / name).is_file()
 
 

@@ -76,10 +76,14 @@ def stage_binaries(bazel_bin: Path, package: Path) -> None:
         _output(bazel_bin, *(f"client/python/{name}" for name in EXTENSION_OUTPUTS)), extension
     )
     elf.set_rpath(extension, "$ORIGIN/lib")
-    for name in elf.needed(extension):
-        if name != "libringd.so" and name.endswith("libringd.so"):
-            elf.rename_needed(extension, name, "libringd.so")
-    for path in (library, extension):
+    loop = package / "lib/libringd-loop.so"
+    elf.strip(_output(bazel_bin, "client/python/libringd-loop.so"), loop)
+    elf.set_rpath(loop, "$ORIGIN")
+    for path in (extension, loop):
+        for name in elf.needed(path):
+            if name != "libringd.so" and name.endswith("libringd.so"):
+                elf.rename_needed(path, name, "libringd.so")
+    for path in (library, extension, loop):
         surplus = [
             name
             for name in elf.needed(path)

@@ -91,9 +91,11 @@ def test_ordinary_memory_and_other_dtypes(home):
     assert row["bytes"] == 1024
 
 
-def test_latency_is_allreduce_of_small_sizes(home):
+def test_latency_is_allreduce_of_small_sizes_from_python_and_c(home):
     rows = bench(home, "latency", "-n", 2, "--rounds", 1)
-    assert [row["bytes"] for row in rows] == [8, 64, 512, 1024, 4096]
+    assert [(row["bytes"], row["implementation"]) for row in rows] == [
+        (size, name) for size in [8, 64, 512, 1024, 4096] for name in ["ringd", "ringd-c"]
+    ]
 
 
 def test_many_are_200_tensors_at_once(home):

@@ -24,12 +24,14 @@ import ringd
 from ringd.bench._limits import Limits, NoLimit, memory_bandwidth
 from ringd.bench._operations import (
     BARRIER,
+    LATENCY,
     SMALLEST_TO_REFILL,
     Call,
     Prepared,
     busbw_factor,
     elements,
     prepare,
+    prepare_loop,
 )
 from ringd.bench._peers import Peer, find_peers
 
@@ -150,6 +152,9 @@ def bench_line(
     dtype = np.dtype(options.dtype)
     count = elements(operation, size, dtype.itemsize, ringd.size())
     implementations = {"ringd": prepare(operation, count, dtype, options.outside)}
+    loop = prepare_loop(count, dtype, options.outside) if operation == LATENCY else None
+    if loop is not None:
+        implementations["ringd-c"] = loop
     if implementations["ringd"].note:
         say(note=implementations["ringd"].note)
     for peer in peers:
@@ -165,13 +170,13 @@ def bench_line(
 
 
 def say_load() -> None:
-    """COLLECTIVE: a warning for each node that others use."""
+    """COLLECTIVE: a warning where others use the nodes."""
     load = os.getloadavg()[0] if ringd.local_rank() == 0 else 0.0
     cores = os.cpu_count() or 1
-    busy = (socket.gethostname(), load, cores) if load > cores / 2 else None
-    for told in filter(None, ringd.allgather_object(busy)):
-        name, load, cores = told
-        say(note=f"warning: {name} is busy (load {load:.1f}, {cores} cores): figures say little")
+    mine = f"{socket.gethostname()} (load {load:.1f}, {cores} cores)" if load > cores / 2 else ""
+    busy = sorted(set(filter(None, ringd.allgather_object(mine))))
+    if busy:
+        say(note=f"warning: busy: {', '.join(busy)}: figures say little")
 
 
 def say_limits(options: argparse.Namespace, limits: Limits) -> None:

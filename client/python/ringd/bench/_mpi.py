@@ -74,6 +74,8 @@ class Mpi:
         if reasons:
             self._end()
             raise RuntimeError(reasons[0])
+        if ringd.rank() == 0:  # All of it is in use; nothing is left behind whatever ends the job.
+            shutil.rmtree(self._folder, ignore_errors=True)
         self._socket.settimeout(_ANSWER_SECONDS)
         self._answers = self._socket.makefile("r")
 

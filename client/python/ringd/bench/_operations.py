@@ -6,13 +6,17 @@ is size / time; busbw is algbw times a factor that makes it comparable with a li
 
 from __future__ import annotations
 
+import ctypes
 import functools
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import ringd
+
+from .._types import dtype_code
 
 Call = Callable[[], object]
 
@@ -22,6 +26,7 @@ MANY = "many"  # Named allreduces in flight at once, begun in another order on e
 MANY_TENSORS = 200
 # From here on buffers are written anew before each call, as a training step does.
 SMALLEST_TO_REFILL = 1 << 20
+LOOP = Path(__file__).parents[1] / "lib" / "libringd-loop.so"
 
 
 class Prepared(NamedTuple):
@@ -94,6 +99,32 @@ def prepare(operation: str, count: int, dtype: np.dtype[Any], outside: bool) -> 
         else:
             call = functools.partial(ringd.alltoall, mine, out=out)
     return Prepared(call, functools.partial(mine.fill, 0))
+
+
+def prepare_loop(count: int, dtype: np.dtype[Any], outside: bool) -> Prepared | None:
+    """allreduce in a loop without Python; None where the library for it is not installed."""
+    try:
+        library = ctypes.CDLL(str(LOOP))
+    except OSError:
+        return None
+    mine = (np.empty if outside else ringd.empty)(count, dtype)
+    mine.fill(0)
+
+    def run(calls: int) -> list[int]:
+        times = np.zeros(calls, np.int64)
+        ringd.barrier()
+        code = library.ringd_loop_allreduce(
+            ctypes.c_void_p(mine.ctypes.data),
+            ctypes.c_uint64(count),
+            ctypes.c_uint32(dtype_code(dtype.name)),
+            ctypes.c_int64(calls),
+            ctypes.c_void_p(times.ctypes.data),
+        )
+        if code != 0:
+            raise ringd.RingdError(f"an allreduce in a loop failed with code {code}")
+        return times.tolist()
+
+    return Prepared(lambda: run(1), lambda: None, run)
 
 
 def _prepare_many(tensors: list[np.ndarray[Any, Any]]) -> Prepared:
