@@ -5,7 +5,11 @@
 Each rank of the job runs both and compares.
 """
 
+import json
+import shutil
+import tempfile
 import warnings
+from pathlib import Path
 
 import checks as support
 import ringd.torch as ringd
@@ -417,6 +421,27 @@ def check_arguments_of_horovod(checks, rank, size):
         checks.close(result.grad, right.grad, "two passes, summed")
 
 
+def check_timeline(checks, rank, size):
+    """Each rank writes its own file."""
+    folder = ringd.broadcast_object(tempfile.mkdtemp() if rank == 0 else None)
+    path = Path(folder, "timeline.json")
+    ringd.start_timeline(str(path))
+    model = make_model()
+    optimizer = ringd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    loss_of(model, *batch(0, 1)).backward()
+    optimizer.step()
+    ringd.allreduce(torch.ones(2, 3), name="mine")
+    ringd.stop_timeline()
+    events = json.loads((path if rank == 0 else Path(f"{path}.rank{rank}")).read_text())
+    checks.true({event["pid"] for event in events} == {rank}, "a rank's own events")
+    for name in ("allreduce 'mine'", "wait for gradients"):
+        phases = [event["ph"] for event in events if event["name"] == name]
+        checks.true(phases == ["b", "e"], f"{name} once")
+    ringd.barrier()
+    if rank == 0:
+        shutil.rmtree(folder)
+
+
 if __name__ == "__main__":
     support.run(
         ringd,
@@ -431,4 +456,5 @@ if __name__ == "__main__":
         check_checkpoint,
         check_alternating,
         check_arguments_of_horovod,
+        check_timeline,
     )

@@ -76,6 +76,7 @@ from ._numpy import (
 )
 from ._objects import allgather_object, broadcast_object, is_homogeneous
 from ._process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from ._timeline import start_timeline, stop_timeline
 from ._types import ReduceOp
 
 Average = ReduceOp.Average
@@ -110,6 +111,8 @@ __all__ = [
     "cuda_built",
     "rocm_built",
     "stats",
+    "start_timeline",
+    "stop_timeline",
     "ReduceOp",
     "Average",
     "Sum",

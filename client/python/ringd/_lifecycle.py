@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from . import _core
 from ._errors import RingdError, make_error
 from ._process_sets import ProcessSet
+from ._timeline import stop_timeline
 
 _core.set_error_factory(make_error)
 
@@ -41,6 +42,7 @@ def init(
 
 def shutdown() -> None:
     """Detaches. Waits for operations in flight, at most five seconds. Arrays stay readable."""
+    stop_timeline()
     _core.shutdown()
 
 
@@ -51,7 +53,7 @@ def _leave() -> None:
     if not _core.is_initialized() or getattr(sys, "last_value", None) is not None:
         return
     with contextlib.suppress(RingdError):
-        _core.shutdown()
+        shutdown()
 
 
 def is_initialized() -> bool:

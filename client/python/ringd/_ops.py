@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from . import _core
+from . import _core, _timeline
 from ._errors import MismatchError, RingdError
 from ._handles import Handle, check_sequence, reap_abandoned
 from ._types import BOOL, DTYPE_BYTES, INT64, UINT8, Operation, ReduceOp, signature
@@ -140,7 +140,10 @@ def _start(packed: tuple[Any, ...], source: Buffer, target: Buffer, finish: Fini
     check_sequence(name)
     reap_abandoned()
     raw = _core_submit(*packed)
-    return Handle([raw], finish, (source, target), target.nbytes, name is None)
+    handle = Handle([raw], finish, (source, target), target.nbytes, name is None)
+    if _timeline.active is not None:
+        _timeline.active.watch(handle, [packed])
+    return handle
 
 
 class Request(NamedTuple):
@@ -163,13 +166,16 @@ def start_group(requests: Sequence[Request]) -> Handle:
     reap_abandoned()
     raw = _core.submit_batch([request.packed for request in requests])
     unnamed = any(request.packed[10] is None for request in requests)
-    return Handle(
+    handle = Handle(
         raw,
         lambda: [request.finish() for request in requests],
         list(requests),
         max((request.target.nbytes for request in requests), default=0),
         unnamed,
     )
+    if _timeline.active is not None:
+        _timeline.active.watch(handle, [request.packed for request in requests])
+    return handle
 
 
 def allreduce(

@@ -1,9 +1,11 @@
 """The NumPy API in a job of one rank without a daemon, against NumPy."""
 
 import gc
+import json
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -229,3 +231,32 @@ def test_bfloat16_of_ml_dtypes():
     result = ringd.allreduce(x, op=ringd.Sum, prescale_factor=2.0)
     assert result.dtype == x.dtype
     np.testing.assert_array_equal(result.astype(np.float32), [0, 2, 4, 6, 8])
+
+
+def test_timeline_is_json_at_all_times_and_has_each_operation(tmp_path):
+    path = tmp_path / "timeline.json"
+    ringd.start_timeline(path)
+    first = json.loads(path.read_text())
+    assert [event["args"] for event in first] == [{"name": "rank 0 (node 0)"}]
+    with pytest.raises(ringd.RingdError, match="stop_timeline"):
+        ringd.start_timeline(path)
+    for i in range(200):
+        ringd.allreduce(np.ones((2, 3), np.float32), op=ringd.Sum, name=f"n{i}")
+    assert len(json.loads(path.read_text())) > 200
+    ringd.synchronize(ringd.grouped_allreduce_async([np.ones(1), np.ones(2)]))
+    ringd.stop_timeline()
+    events = json.loads(path.read_text())[1:]
+    begun = [event for event in events if event["ph"] == "b"]
+    over = {event["id"]: event for event in events if event["ph"] == "e"}
+    assert len(begun) == len(over) == 202
+    assert begun[7]["name"] == "allreduce 'n7'" and begun[7]["cat"] == "allreduce"
+    assert begun[7]["args"]["shape"] == [2, 3] and begun[7]["args"]["bytes"] == 24
+    assert begun[7]["args"]["line"].startswith("standalone_test.py:")
+    assert all(over[event["id"]]["ts"] >= event["ts"] for event in begun)
+    assert abs(begun[0]["ts"] / 1e6 - time.time()) < 600
+    ringd.start_timeline(path)
+    ringd.barrier()
+    ringd.shutdown()
+    assert [event["ph"] for event in json.loads(path.read_text())] == ["M", "b", "e"]
+    ringd.stop_timeline()
+    ringd.init(standalone=True)

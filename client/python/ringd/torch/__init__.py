@@ -63,7 +63,9 @@ from .. import (
     rocm_built,
     shutdown,
     size,
+    start_timeline,
     stats,
+    stop_timeline,
     synchronize,
 )
 from ._batch_norm import SyncBatchNorm
@@ -122,6 +124,8 @@ __all__ = [
     "cuda_built",
     "rocm_built",
     "stats",
+    "start_timeline",
+    "stop_timeline",
     "ReduceOp",
     "Average",
     "Sum",

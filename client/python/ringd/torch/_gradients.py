@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from .. import _core
+from .. import _core, _timeline
 from .._errors import RingdError, StepOrderError
 from .._process_sets import ProcessSet
 from .._types import ReduceOp
@@ -289,6 +289,9 @@ class Gradients:
                     "DistributedOptimizer was made: make it again after unfreezing parameters"
                 )
         changed = self._was_changed()
+        timeline = _timeline.active
+        if timeline is not None:
+            wait = timeline.begin("step", "wait for gradients", parameters=len(self._params))
         try:
             found = [] if self._buckets is None else self._end_step(self._buckets)
             for each in self._sparse:
@@ -300,6 +303,8 @@ class Gradients:
             with contextlib.suppress(RingdError):
                 self._begin_step()
             raise
+        if timeline is not None:
+            timeline.end("step", "wait for gradients", wait)
         self._begin_step()
         if changed:
             raise StepOrderError(
