@@ -162,6 +162,23 @@ def check_disagreement(checks, rank, size):
     checks.equal(hvd.allreduce(of(rank), name="w", op=hvd.Sum), total(size), "goes on")
 
 
+def check_sparse(checks, rank, size):
+    sparse = torch.eye(3)[:, :2].to_sparse() * (rank + 1)
+    handle = hvd.sparse_allreduce_async(sparse, name="sparse", op=hvd.Sum)
+    dense = torch.eye(3)[:, :2] * sum(range(1, size + 1))
+    checks.close(hvd.synchronize(handle).to_dense(), dense, "by synchronize")
+    handle = hvd.sparse_allreduce_async(sparse, name="sparse", op=hvd.Average)
+    checks.close(handle().to_dense(), dense / size, "a handle is a function")
+
+
+def check_batch_norm(checks, rank, size):
+    torch.manual_seed(0)
+    whole = torch.randn(5 * size, 3)
+    result = hvd.SyncBatchNorm(3)(whole[5 * rank : 5 * rank + 5])
+    expected = torch.nn.BatchNorm1d(3)(whole)[5 * rank : 5 * rank + 5]
+    checks.close(result, expected, "of the joined batch")
+
+
 def check_process_sets(checks, rank, size):
     checks.true(global_process_set.process_set_id == 0, "the global set")
     checks.true(global_process_set.size() == size, "its size")
@@ -190,6 +207,8 @@ TESTS = [
     check_movements,
     check_objects,
     check_disagreement,
+    check_sparse,
+    check_batch_norm,
     check_process_sets,
     check_queries,
 ]

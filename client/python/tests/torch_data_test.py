@@ -318,7 +318,8 @@ def test_bad_options_are_refused(options, text):
 
 def test_datasets_without_positions_are_refused():
     class Stream(IterableDataset):
-        pass
+        def __iter__(self):
+            return iter([1])
 
     with pytest.raises(ValueError, match="IterableDataset"):
         DataLoader(Stream())

@@ -8,9 +8,43 @@ from collections.abc import Sequence
 from typing import Any
 
 import ringd
+from ringd import (
+    ccl_built,
+    cuda_built,
+    ddl_built,
+    mpi_built,
+    mpi_enabled,
+    nccl_built,
+    rocm_built,
+)
 
 from . import _errors
 from .exceptions import NotAvailableError
+
+__all__ = [
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "gloo_built",
+    "gloo_enabled",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "rank",
+    "rocm_built",
+    "shutdown",
+    "size",
+    "start_timeline",
+    "stop_timeline",
+]
 
 # One of them is in the environment of whatever a launcher has started.
 LAUNCHER_VARIABLES = (
@@ -122,23 +156,13 @@ def cross_size() -> int:
 
 
 def is_homogeneous() -> bool:
-    """Whether all nodes have as many ranks as this one, as far as the totals say."""
+    """Whether all nodes have as many ranks as this one, as far as totals say. Asks nobody."""
     return size() == local_size() * cross_size()
 
 
 def mpi_threads_supported() -> bool:
     """False: there is no MPI below. ValueError before init()."""
     _ask(ringd.rank)
-    return False
-
-
-def mpi_enabled() -> bool:
-    """False: there is no MPI below."""
-    return False
-
-
-def mpi_built() -> bool:
-    """False: there is no MPI below."""
     return False
 
 
@@ -150,36 +174,6 @@ def gloo_enabled() -> bool:
 def gloo_built() -> bool:
     """True: what scripts ask Gloo for (no MPI, restarts in one process) is there."""
     return True
-
-
-def nccl_built() -> int:
-    """The version of NCCL, 0 without."""
-    return _built("nccl_built")
-
-
-def cuda_built() -> bool:
-    """Whether tensors of CUDA devices can be reduced."""
-    return bool(_built("cuda_built"))
-
-
-def rocm_built() -> bool:
-    """Whether tensors of ROCm devices can be reduced."""
-    return bool(_built("rocm_built"))
-
-
-def ddl_built() -> bool:
-    """False: there is no DDL below."""
-    return False
-
-
-def ccl_built() -> bool:
-    """False: there is no oneCCL below."""
-    return False
-
-
-def _built(name: str) -> int:
-    probe = getattr(ringd, name, None)
-    return int(probe()) if probe else 0
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:

@@ -10,7 +10,7 @@ import ringd.torch as _ringd
 import torch
 
 from ..common._errors import raises_horovod_errors
-from ..common.exceptions import HorovodInternalError, NotAvailableError
+from ..common.exceptions import HorovodInternalError
 from ..common.process_sets import ProcessSet, global_process_set
 from ..common.reductions import Average, chosen, to_ringd
 from ._handles import Number, check_list, names, synchronize
@@ -225,14 +225,16 @@ def sparse_allreduce_async(
         A function that blocks until it is over and returns the sparse, uncoalesced result;
         `synchronize` takes it too.
     """
-    start = getattr(_ringd, "sparse_allreduce_async", None)
-    if start is None:
-        raise NotAvailableError(
-            "sparse_allreduce_async() is not available in this version of ringd: use "
-            "allreduce(tensor.to_dense()), or sparse_as_dense=True in DistributedOptimizer"
-        )
-    handle = start(tensor, name=name, op=to_ringd(op), process_set=process_set)
-    return handle if callable(handle) else lambda: synchronize(handle)
+    reduction = to_ringd(op)
+    handle = names.start(
+        "sparse_allreduce",
+        name,
+        process_set,
+        lambda: _ringd.sparse_allreduce_async(
+            tensor, name=name, op=reduction, process_set=process_set
+        ),
+    )
+    return lambda: synchronize(handle)
 
 
 def reducescatter_async(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import warnings
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -12,7 +10,6 @@ import ringd.torch as _ringd
 import torch
 
 from ..common._errors import horovod_errors
-from ..common.exceptions import NotAvailableError
 from ..common.process_sets import ProcessSet, global_process_set
 from ..common.reductions import Average, to_ringd
 from .compression import Compression
@@ -79,56 +76,24 @@ def DistributedOptimizer(  # noqa: N802
         op: Average, Sum, Min, Max or Product.
         gradient_predivide_factor: with Average, divides by it before the sum, by the rest after.
         num_groups: deprecated form of `groups`.
-        groups: a number, or lists of parameters to be reduced together. Checked, and left to
-            ringd's bucket plan: it changes no result.
-        sparse_as_dense: sparse gradients are made dense.
+        groups: a number of groups, or lists of parameters, that are reduced together.
+        sparse_as_dense: sparse gradients are made dense; without it indices and values travel.
         process_set: whose ranks reduce; on others the optimizer stays as it is.
     """
-    if num_groups != 0:
-        warnings.warn("num_groups is deprecated: use groups", DeprecationWarning, stacklevel=2)
-        groups = num_groups if groups is None else groups
-    _check_groups(groups)
     if not process_set.included():
         return optimizer
-    options = {
-        "op": to_ringd(op),
-        "backward_passes_per_step": backward_passes_per_step,
-        "gradient_predivide_factor": gradient_predivide_factor,
-        "sparse_as_dense": sparse_as_dense,
-        "process_set": process_set,
-        **_compression_option(compression),
-    }
     with horovod_errors():
         distributed = _ringd.DistributedOptimizer(
-            optimizer, None if named_parameters is None else list(named_parameters), **options
+            optimizer,
+            None if named_parameters is None else list(named_parameters),
+            compression,
+            backward_passes_per_step,
+            to_ringd(op),
+            gradient_predivide_factor,
+            num_groups,
+            groups,
+            sparse_as_dense,
+            process_set,
         )
     distributed.__class__ = _translating_class(type(distributed))
     return distributed
-
-
-def _check_groups(groups: int | Sequence[Sequence[torch.Tensor]] | None) -> None:
-    if groups is None:
-        return
-    if isinstance(groups, int):
-        if groups < 1:
-            raise ValueError(f"groups is {groups}; a number of groups is 1 at least")
-        return
-    if not isinstance(groups, list | tuple) or not all(
-        isinstance(group, list | tuple) for group in groups
-    ):
-        raise ValueError("groups is a number or a list of lists of parameters")
-    members = [id(tensor) for group in groups for tensor in group]
-    if len(set(members)) != len(members):
-        raise ValueError("groups has the same parameter twice")
-
-
-def _compression_option(compression: Any) -> dict[str, Any]:
-    """What ringd's optimizer takes for a compressor of Horovod's."""
-    if compression is Compression.none:
-        return {}
-    if "compression" not in inspect.signature(_ringd.DistributedOptimizer).parameters:
-        raise NotAvailableError(
-            "DistributedOptimizer: compression is not available in this version of ringd; leave it "
-            "out"
-        )
-    return {"compression": compression}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import os
-import signal
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,9 +15,10 @@ from torch.utils.data._utils.collate import default_convert
 from ... import _core
 from ..._errors import RingdError
 from ._sampler import DistributedSampler
-from ._watch import Board, Watch, WatchedCollate, WatchedDataset, WatchedStart, find_dead
+from ._watch import Board, Watch, WatchedCollate, WatchedDataset, WatchedStart, end_all, find_dead
 
 _TICK_SECONDS = 1  # How often a waiting parent asks PyTorch whether all workers are alive.
+_Made = tuple[torch.utils.data.DataLoader, Board | None]
 _OURS = ("sampler", "batch_sampler", "timeout")
 
 
@@ -90,12 +89,10 @@ class DataLoader:
         self._context = multiprocessing_context
         self._collate = collate_fn
         self._init = worker_init_fn
-        self._kept: tuple[torch.utils.data.DataLoader, Board | None] | None = None
-        self._make()  # Wrong options show here.
+        self._kept: _Made | None = None
+        self._fresh: _Made | None = self._make()  # Wrong options show here.
 
-    def _make(self) -> tuple[torch.utils.data.DataLoader, Board | None]:
-        if self._kept is not None:
-            return self._kept
+    def _make(self) -> _Made:
         if self.num_workers == 0:
             inner = torch.utils.data.DataLoader(
                 self.dataset, collate_fn=self._collate, worker_init_fn=self._init, **self._options
@@ -114,9 +111,6 @@ class DataLoader:
             timeout=_TICK_SECONDS,
             **self._options,
         )
-        board.clear()
-        if self._persistent:
-            self._kept = inner, board
         return inner, board
 
     def set_epoch(self, epoch: int) -> None:
@@ -145,7 +139,15 @@ class DataLoader:
         return self.batch_counts()[self.sampler.rank]
 
     def __iter__(self) -> Iterator[Any]:
-        return _Batches(self, *self._make())
+        if self._kept is not None:
+            return _Batches(self, *self._kept)
+        made = self._fresh or self._make()
+        self._fresh = None
+        if made[1] is not None:
+            made[1].clear()
+        if self._persistent:
+            self._kept = made
+        return _Batches(self, *made)
 
 
 def _check(dataset: Any, worker_timeout: float, options: dict[str, Any]) -> None:
@@ -233,10 +235,7 @@ class _Batches:
         """Ends all workers: PyTorch would wait for those that hang."""
         watch.stop()
         assert self._board is not None
-        for status in self._board.read_all():
-            with contextlib.suppress(RuntimeError, OSError):  # RuntimeError: PyTorch noticed.
-                if status.pid > 0:
-                    os.kill(status.pid, signal.SIGKILL)
+        end_all([status.pid for status in self._board.read_all() if status.pid > 0])
         self._loader._kept = None
         self._ended = True
         with contextlib.suppress(RuntimeError):

@@ -23,6 +23,7 @@ from ..._errors import RingdError
 _ASK = signal.SIGRTMAX - 3
 _ANSWER_SECONDS = 1.0
 _START_SECONDS = 60.0  # Spawned workers import the user's modules first.
+_END_SECONDS = 5.0
 _STACK_LINES = 6
 
 
@@ -161,12 +162,20 @@ def _frames(dump: str) -> list[str]:
 
 
 def state_of(pid: int) -> str:
-    """The letter of a process's state, as in ps; Z: it is dead."""
+    """The letter of a process's state, as in ps; Z: it is dead, but for other threads maybe."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
         return "Z"
+
+
+def is_dead(pid: int) -> bool:
+    """Whether a worker has ended with all its threads, collected or not."""
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:  # Collected, or a child of multiprocessing's fork server.
+        return state_of(pid) == "Z"
 
 
 class WatchedDataset:
@@ -308,10 +317,24 @@ class Watch:
         return WorkerFailedError(text, worker, status.pid, status.doing(), seconds)
 
 
+def end_all(pids: list[int]) -> None:
+    """Kills workers and waits till they are dead: PyTorch raises RuntimeError for one meanwhile."""
+    for pid in pids:
+        with contextlib.suppress(RuntimeError, OSError):
+            os.kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + _END_SECONDS
+    while time.monotonic() < deadline:
+        with contextlib.suppress(RuntimeError):
+            dead = all(is_dead(pid) for pid in pids)
+            time.sleep(0.01)  # For the last one's signal, too.
+            if dead:
+                return
+
+
 def find_dead(board: Board, rank: int, reason: str) -> WorkerFailedError | None:
     """The first worker that is dead, with PyTorch's words on it; None: all are alive."""
     for worker, status in enumerate(board.read_all()):
-        if status.pid > 0 and state_of(status.pid) == "Z":
+        if status.pid > 0 and is_dead(status.pid):
             return WorkerFailedError(
                 f"rank {rank}: worker {worker} of the data loader (pid {status.pid}) died while it "
                 f"was {status.doing()}: {reason}",
