@@ -191,7 +191,9 @@ class _Batches:
         self._ended = False
         self._board = board
         self._watch: Watch | None = None
-        self._inner = iter(inner)
+        self._inner: Iterator[Any] = iter(())
+        with self._failures_named():  # A worker may die at its first sample already.
+            self._inner = iter(inner)
         if board is not None:
             self._watch = Watch(board, _core.info()[0], loader.worker_timeout)
             weakref.finalize(self, self._watch.stop)
@@ -214,26 +216,35 @@ class _Batches:
         with watch.waiting():
             while True:
                 try:
-                    return next(self._inner)
-                except (RuntimeError, OSError, EOFError) as error:
-                    failure = self._failure_of(watch, error)
-                    if failure is not None:
-                        self._close(watch)
-                        raise failure from None
+                    with self._failures_named():
+                        return next(self._inner)
+                except RuntimeError as error:
                     if not str(error).startswith("DataLoader timed out"):
                         raise
 
-    def _failure_of(self, watch: Watch, error: Exception) -> Exception | None:
-        if watch.failure is not None:
-            return watch.failure
-        assert self._board is not None
-        if str(error).startswith("Caught "):
-            return None  # The dataset's own, of a worker that is alive.
+    @contextlib.contextmanager
+    def _failures_named(self) -> Iterator[None]:
+        """What PyTorch raises when a worker is dead becomes a WorkerFailedError."""
+        try:
+            yield
+        except (RuntimeError, OSError, EOFError) as error:
+            failure = self._failure_of(error)
+            if failure is None:
+                raise
+            self._close()
+            raise failure from None
+
+    def _failure_of(self, error: Exception) -> Exception | None:
+        if self._watch is not None and self._watch.failure is not None:
+            return self._watch.failure
+        if self._board is None or str(error).startswith("Caught "):
+            return None  # The dataset's own, here or in a worker that is alive.
         return find_dead(self._board, _core.info()[0], str(error))
 
-    def _close(self, watch: Watch) -> None:
+    def _close(self) -> None:
         """Ends all workers: PyTorch would wait for those that hang."""
-        watch.stop()
+        if self._watch is not None:
+            self._watch.stop()
         assert self._board is not None
         end_all([status.pid for status in self._board.read_all() if status.pid > 0])
         self._loader._kept = None
