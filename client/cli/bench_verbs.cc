@@ -6,9 +6,10 @@
 #include <iostream>
 #include <memory>
 
-#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "client/cli/bench/bench_options.h"
 #include "client/cli/bench/bench_rows.h"
+#include "client/cli/output/rank_output.h"
 #include "client/cli/output/report.h"
 #include "client/cli/run_job.h"
 #include "client/cli/verbs.h"

@@ -189,6 +189,8 @@ def say_limits(options: argparse.Namespace, limits: Limits) -> None:
         rate = limits.wire.rate(limits.wire.sample())
         loop = " (of the socket loop, perhaps: --link-gbit)" if rate > FAST_LINK else ""
         say(note=f"limit: the links, {rate / 1e9:.3f} GB/s in both directions at once{loop}")
+    elif limits.reason:
+        say(note=f"no limit: {limits.reason}; --link-gbit names the links' rate")
     elif nodes > 1:
         say(note=f"limit: links of {options.link_gbit:g} Gbit/s")
     elif limits.has_kernel:

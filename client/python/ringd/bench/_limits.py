@@ -33,7 +33,9 @@ COPY_ROUNDS = 5
 
 _PIECE_BYTES = 1 << 20
 _SAMPLE_SECONDS = 0.1
+_CONNECT_SECONDS = 10.0
 _TIMEOUT_SECONDS = 60.0
+_TOKEN_BYTES = 16
 
 
 class NoLimit:
@@ -130,30 +132,46 @@ class FixedLink(NoLimit):
 
 class Wire:
     """Sockets from each node to the next, as a ring has them: one rank of each node sends and
-    receives at once. COLLECTIVE: constructor and `sample`.
+    receives at once. COLLECTIVE: constructor (ConnectionError on all ranks) and `sample`.
     """
 
     def __init__(self) -> None:
         self._lead = ringd.local_rank() == 0
         self._bytes = _PIECE_BYTES
         self._piece = bytearray(_PIECE_BYTES)
-        listener, address = None, None
+        token = ringd.broadcast_object(os.urandom(_TOKEN_BYTES))
+        listener, address, reason = None, None, ""
         if self._lead:
-            listener = socket.create_server((_own_address(), 0))
-            address = listener.getsockname()
-        addresses = [
-            told for told in ringd.allgather_object((ringd.cross_rank(), address)) if told[1]
-        ]
+            own = _own_address()
+            listener = socket.create_server((own, 0), family=_family(own))
+            address = listener.getsockname()[:2]
+        told = dict(filter(all, ringd.allgather_object((ringd.cross_rank() + 1, address))))
         if listener is not None:
-            following = dict(addresses)[(ringd.cross_rank() + 1) % ringd.cross_size()]
-            listener.settimeout(_TIMEOUT_SECONDS)
-            self._to = socket.create_connection(following, timeout=_TIMEOUT_SECONDS)
-            self._from, _ = listener.accept()
-            for end in (self._to, self._from):
-                end.settimeout(_TIMEOUT_SECONDS)
-                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            listener.close()
+            following = told[(ringd.cross_rank() + 1) % ringd.cross_size() + 1]
+            try:
+                self._connect(listener, following, token)
+            except OSError as error:
+                reason = f"{following[0]} can't be reached at a free port: {error}"
+        reasons = [told for told in ringd.allgather_object(reason) if told]
+        if reasons:
+            raise ConnectionError(reasons[0])
         self._calibrate()
+
+    def _connect(self, listener: socket.socket, following: tuple[str, int], token: bytes) -> None:
+        """The token keeps strangers out."""
+        with listener:
+            listener.settimeout(_CONNECT_SECONDS)
+            self._to = socket.create_connection(following, timeout=_CONNECT_SECONDS)
+            self._to.sendall(token)
+            while True:
+                self._from, _ = listener.accept()
+                self._from.settimeout(_CONNECT_SECONDS)
+                if self._from.recv(_TOKEN_BYTES, socket.MSG_WAITALL) == token:
+                    break
+                self._from.close()
+        for end in (self._to, self._from):
+            end.settimeout(_TIMEOUT_SECONDS)
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def _calibrate(self) -> None:
         """Chooses how much to send: the links open up while it does."""
@@ -209,13 +227,16 @@ class WireLimit(NoLimit):
         return statistics.median(self._rates) / self._factor
 
 
+def _family(address: str) -> socket.AddressFamily:
+    return socket.getaddrinfo(address, None)[0][0]
+
+
 def _own_address() -> str:
     """This node's address on the way to rank 0's."""
     first = os.environ.get("MASTER_ADDR", "127.0.0.1")
     if ringd.cross_rank() == 0:
         return first
-    family = socket.getaddrinfo(first, None)[0][0]
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+    with socket.socket(_family(first), socket.SOCK_DGRAM) as probe:
         probe.connect((first, 9))
         return probe.getsockname()[0]
 
@@ -228,7 +249,13 @@ class Limits:
         self.ranks_by_node = [local for _, local in sorted(set(told))]
         self._link_rate = None if link_gbit is None else link_gbit * 1e9 / 8
         self.has_kernel = bool(ringd.broadcast_object(PROGRAM.exists()))
-        self.wire = Wire() if len(self.ranks_by_node) > 1 and self._link_rate is None else None
+        self.wire: Wire | None = None
+        self.reason = ""  # Why the links are not measured.
+        if len(self.ranks_by_node) > 1 and self._link_rate is None:
+            try:
+                self.wire = Wire()
+            except ConnectionError as error:
+                self.reason = str(error)
 
     def of(self, operation: str, count: int, dtype: np.dtype, outside: bool) -> NoLimit:
         """The limit of one line of the table."""
@@ -241,8 +268,9 @@ class Limits:
             factor = link_factor(operation, self.ranks_by_node)
             if self._link_rate is not None:
                 return FixedLink(self._link_rate, factor)
-            assert self.wire is not None
-            return WireLimit(self.wire, factor) if nbytes >= SMALLEST_FOR_LINK else NoLimit()
+            if self.wire is None or nbytes < SMALLEST_FOR_LINK:
+                return NoLimit()
+            return WireLimit(self.wire, factor)
         if not self.has_kernel or nbytes < SMALLEST_FOR_MEMORY or ringd.size() > MAX_RANKS:
             return NoLimit()
         kernel = "allreduce" if operation == LATENCY else operation
