@@ -1,5 +1,6 @@
 """Scripts and programs of Horovod's users on ringd: horovodrun, horovod.run and `ringctl run`."""
 
+import json
 import re
 import subprocess
 import sys
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import horovod
-from tests.support.jobs import RINGCTL, Home
+from tests.support.jobs import RINGCTL, Home, LocalCluster
 
 HERE = Path(__file__).resolve().parent
 pytest.importorskip("torch")
@@ -94,6 +95,45 @@ def test_clipping_and_several_passes(home):
 def test_elastic_script_runs_once(home):
     output = passed(horovodrun(home, "-np", 2, sys.executable, HERE / "elastic_digits.py"))
     assert output.count("spread 0.0 epoch 1") == 2
+
+
+@pytest.mark.parametrize("where", ["operation", "hook", "step"])
+def test_a_peers_death_is_horovods_error_everywhere(home, where):
+    result = horovodrun(home, "-np", 2, sys.executable, HERE / "peer_dies.py", where)
+    assert result.returncode == 137
+    assert re.search(r"\[0\] caught at step 3: rank 1 .*(SIGKILL|signal 9)", result.stdout), (
+        result.stdout + result.stderr
+    )
+
+
+def test_timeline_by_flag(home):
+    file = home.path / "t.json"
+    command = [sys.executable, HERE / "peer_dies.py", "operation"]
+    passed(horovodrun(home, "-np", 1, "--timeline-filename", file, *command))
+    assert "step.9" in str(json.loads(file.read_text()))
+
+
+@pytest.fixture
+def cluster(home):
+    cluster = LocalCluster(home, nodes=2, slots=2)
+    yield cluster
+    cluster.down()
+
+
+def test_nodes_of_a_cluster(home, cluster):
+    hosts = home.path / "hosts"
+    hosts.write_text("a slots=2\nb slots=2\n")
+    script = "import os; print(os.environ['RINGD_NODE_RANK'], os.environ['OF_THE_USER'])"
+    home.env["OF_THE_USER"] = "x"
+    result = horovodrun(home, "-np", 3, "--hostfile", hosts, sys.executable, "-c", script)
+    assert sorted(passed(result).splitlines()) == ["[0] 0 x", "[1] 0 x", "[2] 1 x"]
+    command = [sys.executable, HERE / "ops.py", home.path]
+    output = passed(horovodrun(home, "-np", 3, "-H", "a:1,b:2", *command))
+    assert output.count("checks passed") == 3
+    result = python(home, "print(horovod.run(functions.total, (1,), num_proc=2, hosts='a:1,b:1'))")
+    assert passed(result).splitlines()[-1] == "[(0, 3, None), (1, 3, None)]"
+    result = horovodrun(home, "-np", 1, "-H", "c:1", "true")
+    assert result.returncode == 2 and "unknown node c" in result.stderr
 
 
 CALL = """

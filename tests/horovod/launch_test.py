@@ -93,6 +93,7 @@ def test_bad_host_file_is_refused_by_its_line(plan, tmp_path, text):
         (["--tcp"], {"NCCL_IB_DISABLE": "1"}),
         (["--network-interfaces", "eth0,eth1"], {"NCCL_SOCKET_IFNAME": "eth0,eth1"}),
         (["--network-interface", "eth0"], {"NCCL_SOCKET_IFNAME": "eth0"}),
+        (["--timeline-filename", "t.json"], {"HOROVOD_TIMELINE": "t.json"}),
         (["--log-level", "debug"], {"HOROVOD_LOG_LEVEL": "DEBUG"}),
         (["--thread-affinity", "0,1"], {"HOROVOD_THREAD_AFFINITY": "0,1"}),
         (["--gloo", "--verbose"], {}),
@@ -125,7 +126,6 @@ WITHOUT_EFFECT = [
     ["--autotune-steps-per-sample", 1],
     ["--autotune-bayes-opt-max-samples", 1],
     ["--autotune-gaussian-process-noise", 0.5],
-    ["--timeline-filename", "t.json"],
     ["--timeline-mark-cycles"],
     ["--no-timeline-mark-cycles"],
     ["--stall-check"],
@@ -215,6 +215,13 @@ def test_every_flag_is_mapped_or_says_why(launch):
     mapped = {
         *("num_proc", "hosts", "hostfile", "output_filename", "verbose", "config_file"),
         *("version", "check_build", "min_num_proc", "max_num_proc", "reset_limit"),
-        *("slots_per_host", "gloo", "jsrun", "tcp", "stall_check_shutdown_time_seconds"),
+        *(
+            "slots_per_host",
+            "gloo",
+            "jsrun",
+            "tcp",
+            "timeline_filename",
+            "stall_check_shutdown_time_seconds",
+        ),
     }
     assert {flag.key for flag in launch.FLAGS if flag.why is None} == mapped

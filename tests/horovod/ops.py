@@ -4,6 +4,8 @@ Each rank of a job runs it, with an empty folder as argument; the last line says
 it passed.
 """
 
+import json
+import pickle
 import sys
 import time
 import warnings
@@ -146,6 +148,8 @@ def check_movements(checks, rank, size):
 def check_objects(checks, rank, size):
     given = {"lr": 0.5} if rank == 0 else None
     checks.true(hvd.broadcast_object(given) == {"lr": 0.5}, "no name needed")
+    double = hvd.broadcast_object((lambda x: x * factor) if (factor := size) else None, size - 1)
+    checks.true(double(3) == 3 * size, "functions travel")
     checks.true(hvd.allgather_object((rank, "x")) == [(r, "x") for r in range(size)], "gathered")
 
 
@@ -154,7 +158,9 @@ def check_disagreement(checks, rank, size):
         return
     wrong = torch.ones(2 + (rank == 1))
     error = checks.raises(HorovodInternalError, lambda: hvd.allreduce(wrong, name="w"), "'w'")
-    checks.true(isinstance(error, ringd.MismatchError | RuntimeError), "ringd's error as well")
+    checks.true(isinstance(error, ringd.MismatchError), "ringd's error as well")
+    copy = pickle.loads(pickle.dumps(error))
+    checks.true((type(copy), str(copy)) == (HorovodInternalError, str(error)), "it travels")
     checks.true("ops.py" in str(error), "it names the script's line")
     error = checks.raises(
         HorovodInternalError, lambda: hvd.allreduce(of(rank), prescale_factor=1.0 + (rank == 0))
@@ -189,8 +195,21 @@ def check_process_sets(checks, rank, size):
     checks.equal(everyone, total(size), "the global set, named")
 
 
+def check_timeline(checks, rank, size):
+    mine = Path(sys.argv[1]) / ("timeline" if rank == 0 else f"timeline.rank{rank}")
+    for name in ("first", "second"):
+        hvd.start_timeline(str(Path(sys.argv[1]) / "timeline"), mark_cycles=True)
+        checks.raises(ValueError, lambda: hvd.start_timeline("x"), "stop_timeline")
+        hvd.allreduce(of(rank), name=name)
+        hvd.stop_timeline()
+        checks.true(name in str(json.loads(mine.read_text())), "a file of its own")
+    checks.true("first" not in mine.read_text(), "written anew")
+
+
 def check_queries(checks, rank, size):
-    checks.true(hvd.is_initialized() and hvd.is_homogeneous(), "initialized, homogeneous")
+    checks.true(hvd.is_initialized(), "initialized")
+    same = len(set(hvd.allgather_object(hvd.local_size()))) == 1
+    checks.true(hvd.is_homogeneous() is same, "homogeneous")
     checks.true(hvd.local_rank() < hvd.local_size() <= size, "local")
     checks.true(hvd.gloo_built() and not hvd.mpi_built() and not hvd.mpi_enabled(), "built")
     checks.true(hvd.nccl_built() in (0, False) or hvd.cuda_built(), "NCCL goes with CUDA")
@@ -210,6 +229,7 @@ TESTS = [
     check_sparse,
     check_batch_norm,
     check_process_sets,
+    check_timeline,
     check_queries,
 ]
 
@@ -218,6 +238,7 @@ def main():
     checks = Checks()
     checks.raises(ValueError, hvd.rank, "not been initialized")
     checks.raises(HorovodInternalError, lambda: hvd.allreduce(torch.ones(1)), "init")
+    checks.raises(ValueError, lambda: hvd.start_timeline("x"), "not been initialized")
     hvd.init()
     hvd.init()
     torch.set_num_threads(1)

@@ -37,7 +37,11 @@ def both(kind: type[RingdError]) -> type[RingdError]:
         _both[kind] = type(
             "HorovodInternalError",
             (kind, HorovodInternalError),
-            {"__module__": HorovodInternalError.__module__, "__doc__": kind.__doc__},
+            {
+                "__module__": HorovodInternalError.__module__,
+                "__doc__": kind.__doc__,
+                "__reduce__": lambda error: (HorovodInternalError, (str(error),)),
+            },
         )
     return _both[kind]
 

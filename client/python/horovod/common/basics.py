@@ -16,10 +16,10 @@ from ringd import (
     mpi_enabled,
     nccl_built,
     rocm_built,
+    stop_timeline,
 )
 
 from . import _errors
-from .exceptions import NotAvailableError
 
 __all__ = [
     "ccl_built",
@@ -74,6 +74,8 @@ def init(comm: Any = None, process_sets: Sequence[ringd.ProcessSet] | str | None
     Without any launcher's variable in the environment this process is the whole job; a line on
     stderr says so.
 
+    HOROVOD_TIMELINE=FILE in the environment starts a timeline.
+
     Args:
         comm: None, or a list of all ranks.
         process_sets: sets to register, or "dynamic": sets can be added later (they always can).
@@ -91,6 +93,25 @@ def init(comm: Any = None, process_sets: Sequence[ringd.ProcessSet] | str | None
     sets = None if process_sets == "dynamic" else process_sets
     ringd.init(process_sets=sets, standalone=alone)
     _check_comm(comm)
+    timeline = os.environ.get("HOROVOD_TIMELINE", "")
+    if timeline not in ("", "DYNAMIC"):
+        ringd.start_timeline(timeline)
+
+
+@_errors.raises_horovod_errors
+def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
+    """From now on this rank's operations are written to a Chrome trace file.
+
+    Any number of times, with `stop_timeline` between. HOROVOD_TIMELINE names a file to begin with.
+
+    Raises:
+        ValueError: before init(), or while a timeline is being written.
+    """
+    _ask(ringd.rank)
+    try:
+        ringd.start_timeline(file_path, mark_cycles)
+    except ringd.RingdError as error:
+        raise ValueError(str(error)) from None
 
 
 def _check_comm(comm: Any) -> None:
@@ -174,19 +195,3 @@ def gloo_enabled() -> bool:
 def gloo_built() -> bool:
     """True: what scripts ask Gloo for (no MPI, restarts in one process) is there."""
     return True
-
-
-def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
-    """COLLECTIVE: writes operations to a Chrome trace file from now on."""
-    start = getattr(ringd, "start_timeline", None)
-    if start is None:
-        raise NotAvailableError("start_timeline() is not available in this version of ringd")
-    start(file_path, mark_cycles)
-
-
-def stop_timeline() -> None:
-    """COLLECTIVE: ends the file of `start_timeline`."""
-    stop = getattr(ringd, "stop_timeline", None)
-    if stop is None:
-        raise NotAvailableError("stop_timeline() is not available in this version of ringd")
-    stop()

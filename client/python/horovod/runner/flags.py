@@ -11,7 +11,7 @@ NO_MPI = "ringd needs no MPI"
 NO_CYCLE = "ringd has no cycle, cache or fusion buffer to set"
 NO_CHOICE = "ringd chooses its algorithm by the message and the nodes"
 NO_TUNING = "there is nothing to tune"
-NO_TIMELINE = "this version of ringd writes no timeline"
+NO_CYCLES = "there are no cycles"
 STALLS = "ringd names ranks that don't come after 10 s"
 NODES = "nodes join the scheduler by themselves: `ringctl nodes` lists them"
 ADDRESSES = "each node's ringd.toml says which address its daemon uses"
@@ -155,15 +155,14 @@ _WATCHING = [
     _value(
         "timeline-filename",
         str,
-        "no effect",
-        why=NO_TIMELINE,
+        "write operations to this file (rank 0's; others' are FILE.rankN)",
         variable="HOROVOD_TIMELINE",
         config=("timeline", "filename"),
     ),
     _switch(
         "timeline-mark-cycles",
         "no effect",
-        why=NO_TIMELINE,
+        why=NO_CYCLES,
         config=("timeline", "mark_cycles"),
     ),
     Flag(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ import ringd.torch as _ringd
 import torch
 
 from ..common._errors import raises_horovod_errors
+from ..common.basics import rank
 from ..common.process_sets import ProcessSet, global_process_set
 
 
@@ -39,6 +41,15 @@ def broadcast_optimizer_state(
     _ringd.broadcast_optimizer_state(optimizer, root_rank, model)
 
 
+def _pickled(obj: Any) -> bytes:
+    """By cloudpickle where it is installed: lambdas and local classes too."""
+    try:
+        import cloudpickle
+    except ImportError:
+        return pickle.dumps(obj)
+    return cloudpickle.dumps(obj)
+
+
 @raises_horovod_errors
 def broadcast_object(
     obj: Any,
@@ -47,10 +58,12 @@ def broadcast_object(
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """COLLECTIVE: the root's object on every rank; others' is ignored. It must be picklable."""
-    return _ringd.broadcast_object(obj, root_rank, name, process_set)
+    mine = rank() == root_rank
+    data = _ringd.broadcast_object(_pickled(obj) if mine else b"", root_rank, name, process_set)
+    return obj if mine else pickle.loads(data)
 
 
 @raises_horovod_errors
 def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
     """COLLECTIVE: the list of all ranks' objects, in rank order. They must be picklable."""
-    return _ringd.allgather_object(obj, name)
+    return [pickle.loads(data) for data in _ringd.allgather_object(_pickled(obj), name)]
