@@ -1,7 +1,9 @@
 """Scripts and programs of Horovod's users on ringd: horovodrun, horovod.run and `ringctl run`."""
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import horovod
-from tests.support.jobs import RINGCTL, Home, LocalCluster
+from tests.support.jobs import RINGCTL, Home, LocalCluster, wait_until
 
 HERE = Path(__file__).resolve().parent
 pytest.importorskip("torch")
@@ -200,12 +202,42 @@ def test_fewer_ranks_than_slots(home):
     assert result.returncode == 2 and "slots" in result.stderr
 
 
-def test_output_of_each_rank_is_kept(home):
-    arguments = ["-np", 1, "--output-filename", home.path / "out", sys.executable, "-c", "print(5)"]
+SPEAK = """
+import os, sys
+rank = os.environ["RINGD_RANK"]
+print("out", rank); print("err", rank, file=sys.stderr); print("[1] odd"); sys.stdout.write("end")
+sys.exit(int(rank) * 3)
+"""
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 11])
+def test_output_of_each_rank_is_kept(home, ranks):
+    arguments = ["-np", ranks, "--output-filename", "out", sys.executable, "-c", SPEAK]
     result = horovodrun(home, *arguments)
-    assert passed(result) == "5\n"
-    assert (home.path / "out/rank-0.log").read_text() == "5\n"
-    assert "rank-N.log" in result.stderr
+    width = len(str(ranks - 1))
+    prefix = (lambda rank: f"[{rank}] ") if ranks > 1 else (lambda rank: "")
+    for rank in range(ranks):
+        folder = home.path / f"out/rank.{rank:0{width}}"
+        assert (folder / "stdout").read_text().rstrip("\n") == f"out {rank}\n[1] odd\nend"
+        assert (folder / "stderr").read_text() == f"err {rank}\n"
+        assert f"{prefix(rank)}out {rank}\n" in result.stdout
+    assert result.returncode % 3 == 0 and (result.returncode > 0) == (ranks > 1)
+
+
+def test_folder_that_cannot_be_written(home):
+    (home.path / "file").touch()
+    result = horovodrun(home, "-np", 1, "--output-filename", "file", "true")
+    assert result.returncode == 2 and "--output-filename file: " in result.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_end_the_job_and_its_code_is_ringctls(home, number):
+    command = [horovod.horovodrun(), "-np", "2", "--output-filename", "out", "sleep", "1000"]
+    process = subprocess.Popen(command, env=home.env, cwd=home.path, start_new_session=True)
+    wait_until(lambda: sum("sleep" in p for p in home.processes().values()) >= 2, 60, "ranks")
+    os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
+    assert process.wait(60) == 128 + number
+    home.assert_clean()
 
 
 def test_variables_reach_the_ranks(home):

@@ -50,7 +50,6 @@ COMMAND = ["--env-all", "--", "python", "x.py", "-np", "9"]
             ["-np", 2, "--min-num-proc", 1, "--max-num-proc", 4],
             ["-n", "2", "--min", "1", "--max", "4"],
         ),
-        (["-np", 2, "--output-filename", "out"], ["-n", "2", "--output-dir", "out"]),
         (
             ["-np", 2, "--stall-check-shutdown-time-seconds", 30],
             ["-n", "2", "--stall-timeout", "30s"],

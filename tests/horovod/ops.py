@@ -206,6 +206,25 @@ def check_timeline(checks, rank, size):
     checks.true("first" not in mine.read_text(), "written anew")
 
 
+def check_elastic_sampler(checks, rank, size):
+    sampler = hvd.elastic.ElasticSampler(range(24), seed=3)
+    first = list(sampler)
+    checks.true(sorted(sum(hvd.allgather_object(first), [])) == list(range(24)), "shares")  # noqa: RUF017
+    checks.true(list(sampler) == first, "the same order again")
+    sampler.record_batch(0, 2)
+    sampler.record_batch(1, 1)
+    checks.true(sampler.processed_num == 3 * size, "batches of all ranks")
+    other = hvd.elastic.ElasticSampler(range(24), seed=3)
+    other.load_state_dict(sampler.state_dict())
+    rest = hvd.allgather_object(list(other))
+    done = {i for share in hvd.allgather_object(first) for i in share[:3]}
+    left = {i for share in rest for i in share}
+    checks.true(done | left == set(range(24)) and not done & left, "the rest")
+    checks.true({len(share) for share in rest} == {len(other)}, "as many each")
+    sampler.set_epoch(1)
+    checks.true(sampler.processed_num == 0 and list(sampler) != first, "another epoch")
+
+
 def check_queries(checks, rank, size):
     checks.true(hvd.is_initialized(), "initialized")
     same = len(set(hvd.allgather_object(hvd.local_size()))) == 1
@@ -230,6 +249,7 @@ TESTS = [
     check_batch_norm,
     check_process_sets,
     check_timeline,
+    check_elastic_sampler,
     check_queries,
 ]
 

@@ -6,7 +6,6 @@ import os
 import pickle
 import shutil
 import socket
-import subprocess
 import sys
 import tempfile
 import warnings
@@ -14,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .launch import find_ringctl, parse, plan
+from .launch import execute, parse, plan
 
 CALL = "call.pickle"
 
@@ -153,9 +152,7 @@ def _launch(arguments: list[str]) -> int:
     made = plan(parse(arguments), os.environ, socket.gethostname())
     for note in made.notes:
         print(f"horovod.run: {note}", file=sys.stderr, flush=True)
-    return subprocess.run(
-        [find_ringctl(), *made.arguments], env={**os.environ, **made.environment}, check=False
-    ).returncode
+    return execute(made)
 
 
 def _results(folder: Path, ranks: int, code: int) -> list[Any]:

@@ -6,6 +6,7 @@ import argparse
 import os
 import shutil
 import socket
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from typing import Any
 
 import ringd
 
-from . import config
+from . import config, output
 from .flags import FLAGS, GROUPS, Flag
 from .hosts import fill, parse_hosts, read_hostfile
 
@@ -23,7 +24,9 @@ from .hosts import fill, parse_hosts, read_hostfile
 class Plan:
     """What a horovodrun comes to."""
 
+    ranks: int
     arguments: list[str]  # Of ringctl.
+    output: str | None = None  # Folder for the ranks' output.
     environment: dict[str, str] = field(default_factory=dict)  # Added for the ranks.
     notes: list[str] = field(default_factory=list)  # Lines for stderr.
 
@@ -100,14 +103,11 @@ def plan(
     ranks = given.get("num_proc")
     if not ranks:
         raise ValueError("-np is missing: say how many ranks, as in: horovodrun -np 2 ...")
-    made = Plan(["run", "-n", str(ranks)])
+    made = Plan(ranks, ["run", "-n", str(ranks)], given.get("output_filename"))
     if given.get("verbose"):
         made.arguments.append("-v")
     made.arguments += _placement(given, here if "RINGD_SCHEDULER" in surroundings else None)
     made.arguments += _ending(given)
-    if "output_filename" in given:
-        made.arguments += ["--output-dir", given["output_filename"]]
-        made.notes.append(f"the ranks' output is in {given['output_filename']}/rank-N.log")
     made.environment = _environment(given)
     made.arguments += ["--env-all", "--", *command]
     made.notes += _notes(given)
@@ -180,6 +180,23 @@ def _notes(given: Mapping[str, Any]) -> list[str]:
     return [f"no effect: {', '.join(names)} ({why})" for why, names in by_reason.items()]
 
 
+def execute(made: Plan) -> int:
+    """Runs ringctl as planned and waits for it. Its exit code.
+
+    Raises:
+        ValueError: the folder for output can't be written.
+    """
+    environment = {**os.environ, **made.environment}
+    if made.output is None:
+        return subprocess.run(
+            [find_ringctl(), *made.arguments], env=environment, check=False
+        ).returncode
+    try:
+        return output.run(find_ringctl(), made.arguments, environment, made.output, made.ranks)
+    except OSError as error:
+        raise ValueError(f"--output-filename {made.output}: {error}") from None
+
+
 def find_ringctl() -> str:
     """The path of ringctl: of ringd's package, else on PATH."""
     packaged = Path(ringd.__file__).parent / "bin/ringctl"
@@ -227,13 +244,15 @@ def run_commandline(arguments: Sequence[str] | None = None) -> None:
             print(check_build())
             return
         made = plan(given, os.environ, socket.gethostname())
+        for note in made.notes:
+            print(f"horovodrun: {note}", file=sys.stderr)
+        sys.stderr.flush()
+        if made.output is not None:
+            sys.exit(execute(made))
         ringctl = find_ringctl()
     except ValueError as error:
         print(f"horovodrun: {error}", file=sys.stderr)
         sys.exit(2)
-    for note in made.notes:
-        print(f"horovodrun: {note}", file=sys.stderr)
-    sys.stderr.flush()
     os.execve(ringctl, ["ringctl", *made.arguments], {**os.environ, **made.environment})
 
 

@@ -80,7 +80,7 @@ def DistributedOptimizer(  # noqa: N802
         sparse_as_dense: sparse gradients are made dense; without it indices and values travel.
         process_set: whose ranks reduce; on others the optimizer stays as it is.
     """
-    if not process_set.included():
+    if process_set.included() is False:
         return optimizer
     with horovod_errors():
         distributed = _ringd.DistributedOptimizer(
