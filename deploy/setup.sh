@@ -51,8 +51,8 @@ as_root() {
 install_packages() {
   local wanted=(
     bazel-bootstrap bazel-platforms bazel-rules-java bazel-rules-proto bazel-skylib binutils g++ patchelf
-    ca-certificates libabsl-dev libcli11-dev libcpp-httplib-dev libgrpc++-dev libhwloc-dev libhwy-dev
-    libprotobuf-dev libspdlog-dev libfmt-dev libsqlite3-dev libssl-dev libtomlplusplus-dev liburing-dev
+    ca-certificates libabsl-dev libcli11-dev libgrpc++-dev libhwy-dev
+    libprotobuf-dev libspdlog-dev libfmt-dev libsqlite3-dev libssl-dev libtomlplusplus-dev
     nlohmann-json3-dev protobuf-compiler protobuf-compiler-grpc python3 python3-dev python3-pip python3-venv
   )
   if [ "$mode" = full ] || [ "$mode" = sanitizers ]; then

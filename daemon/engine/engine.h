@@ -29,6 +29,14 @@ struct JobGeneration {
   GroupLayout layout;
   std::string key;                          // 32 bytes.
   std::vector<std::string> data_addresses;  // By node index.
+  int64_t first_stall_us = 10'000'000;      // Age at which an operation that waits is reported.
+};
+
+// The oldest operation of a job waits for long.
+struct Stall {
+  std::string report;       // Empty: nothing does any more.
+  int64_t age_us = 0;       // Since its first submission here.
+  bool names_rank = false;  // The report says which rank of this node is missing.
 };
 
 // One segment of a client's arena: a sealed memfd, checked by the session. The engine maps it.
@@ -88,8 +96,9 @@ class Engine {
     std::function<void(std::string job, int rank, std::string reason)>
         client_failed;  // Bad descriptor, arena misuse.
     std::function<void(std::string job, int rank, int pid)> client_died;  // Its pidfd fired.
-    std::function<void(std::string job, std::string report)> stalled;  // Somebody waits for long.
-    std::function<void(std::string job, absl::Status)> ring_failed;    // A neighbour's link broke.
+    // At Stall's age, at doubling ages, and when it is over.
+    std::function<void(std::string job, Stall stall)> stalled;
+    std::function<void(std::string job, absl::Status)> ring_failed;  // A neighbour's link broke.
   };
   // Before the first job. Called on the engine thread.
   virtual void SetEvents(Events events) = 0;

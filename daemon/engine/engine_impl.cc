@@ -303,9 +303,13 @@ absl::Status EngineImpl::BeginJob(const JobGeneration& generation, RingSockets s
   events.client_died = [this, name](int rank, int pid) {
     if (events_.client_died) events_.client_died(name, rank, pid);
   };
-  events.stalled = [this, name](std::string report) {
-    GetLogger("engine")->warn("stalled job={} report=\"{}\"", name, report);
-    if (events_.stalled) events_.stalled(name, std::move(report));
+  events.stalled = [this, name](Stall stall) {
+    if (stall.report.empty()) {
+      GetLogger("engine")->info("stall is over job={}", name);
+    } else {
+      GetLogger("engine")->warn("stalled job={} report=\"{}\"", name, stall.report);
+    }
+    if (events_.stalled) events_.stalled(name, std::move(stall));
   };
   jobs_[name] = std::make_unique<Job>(generation, std::move(communicator), &loop_, incarnation_,
                                       std::move(events));

@@ -18,7 +18,6 @@ namespace ringd::daemon {
 namespace {
 
 constexpr size_t kDrainBudget = 256;  // Descriptors of one client a round: others get their turn.
-constexpr int64_t kFirstStallUs = 10 * 1'000'000;  // Then at doubling ages.
 
 Outcome FailureFrom(const Outcome& outcome, const char* message) {
   if (!outcome.ok()) return outcome;
@@ -39,7 +38,7 @@ Job::Job(const JobGeneration& generation, std::unique_ptr<Communicator> communic
       communicator_(std::move(communicator)),
       book_(generation.layout),
       ranks_(generation.layout.local_count()),
-      next_stall_us_(kFirstStallUs) {
+      next_stall_us_(generation.first_stall_us) {
   communicator_->set_peer_failure_handler(
       [this](OperationKey key, bool from, const Outcome& outcome) {
         book_.FailByPeer(key, from, outcome, &actions_);
@@ -318,24 +317,27 @@ void Job::AgreeOnPlan(const Request& request, const Outcome& outcome) {
 
 void Job::CheckStalls(int64_t now_us) {
   if (removing_) return;
-  std::vector<Waiting> waiting = book_.WaitingSince(now_us - kFirstStallUs, 1);
+  const int64_t first_us = generation_.first_stall_us;
+  std::vector<Waiting> waiting = book_.WaitingSince(now_us - first_us, 1);
   for (const auto& [key, started] : started_) {
     const bool is_older = waiting.empty() || started.since_us < waiting[0].since_us;
-    if (started.since_us > now_us - kFirstStallUs || !is_older) continue;
+    if (started.since_us > now_us - first_us || !is_older) continue;
     waiting = {{key, started.since_us, DescribeRequest(*started.requests[0]), {}, {}}};
   }
   if (waiting.empty()) {
-    next_stall_us_ = kFirstStallUs;
+    next_stall_us_ = first_us;
+    if (std::exchange(stalled_, {}).sequence != 0) events_.stalled({});
     return;
   }
-  if (!(waiting[0].key == stalled_)) next_stall_us_ = kFirstStallUs;
-  if (now_us - waiting[0].since_us < next_stall_us_) return;
+  if (!(waiting[0].key == stalled_)) next_stall_us_ = first_us;
+  const int64_t age_us = now_us - waiting[0].since_us;
+  if (age_us < next_stall_us_) return;
   stalled_ = waiting[0].key;
-  next_stall_us_ = 2 * (now_us - waiting[0].since_us);
+  next_stall_us_ = 2 * age_us;
   for (int local_rank : waiting[0].present) {
     if (ranks_[local_rank].client != nullptr) ranks_[local_rank].client->view().CountStall();
   }
-  events_.stalled(StallReport(waiting[0], now_us));
+  events_.stalled({StallReport(waiting[0], now_us), age_us, !waiting[0].missing.empty()});
 }
 
 std::string Job::StallReport(const Waiting& waiting, int64_t now_us) const {

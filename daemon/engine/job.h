@@ -30,7 +30,7 @@ class Job {
   struct Events {
     std::function<void(int rank, std::string reason)> client_failed;
     std::function<void(int rank, int pid)> client_died;
-    std::function<void(std::string report)> stalled;
+    std::function<void(Stall stall)> stalled;
   };
 
   Job(const JobGeneration& generation, std::unique_ptr<Communicator> communicator, EventLoop* loop,
@@ -113,7 +113,7 @@ class Job {
   bool performing_ = false;
   bool removing_ = false;
   int64_t next_stall_us_ = 0;  // Age of the oldest operation at the next report.
-  OperationKey stalled_;
+  OperationKey stalled_;       // Of the last report; sequence 0: that stall is over.
 };
 
 }  // namespace ringd::daemon

@@ -58,7 +58,7 @@ class JobTest : public testing::Test {
       failed_[rank] = std::move(reason);
     };
     events.client_died = [](int, int) {};
-    events.stalled = [this](std::string report) { reports_.push_back(std::move(report)); };
+    events.stalled = [this](Stall stall) { reports_.push_back(std::move(stall.report)); };
     job_ = std::make_unique<Job>(generation, std::move(communicator), &loop_, 5, std::move(events));
     for (int i = 0; i < 2; ++i) {
       const auto doorbell = job_->AddClient(2 + i, 1, clients_[i].Segment());
@@ -195,7 +195,9 @@ TEST_F(JobTest, Stalls_AreReportedAfterTenSecondsThenAtDoublingAges) {
   hand_->Finish(0);
   const size_t count = reports_.size();
   check_at(1000);
-  EXPECT_EQ(reports_.size(), count);
+  check_at(1001);
+  ASSERT_EQ(reports_.size(), count + 1);
+  EXPECT_EQ(reports_.back(), "");  // It is over.
 }
 
 }  // namespace

@@ -59,6 +59,11 @@ JobGeneration ToGeneration(const cluster::v1::Prepare& order) {
     generation.layout.nodes.push_back({each.name(), each.first_rank(), each.rank_count()});
     generation.data_addresses.push_back(each.data_address());
   }
+  if (order.spec().has_stall_timeout()) {
+    const google::protobuf::Duration& timeout = order.spec().stall_timeout();
+    const int64_t timeout_us = timeout.seconds() * 1'000'000 + timeout.nanos() / 1'000;
+    generation.first_stall_us = std::min(generation.first_stall_us, timeout_us / 2);
+  }
   return generation;
 }
 
@@ -92,8 +97,8 @@ void NodeDriver::SetEngineEvents() {
   events.client_died = [](std::string job, int rank, int pid) {
     GetLogger("membership")->debug("client died job={} rank={} pid={}", job, rank, pid);
   };
-  events.stalled = [](std::string job, std::string report) {
-    GetLogger("membership")->warn("stalled job={} report={}", job, report);
+  events.stalled = [this](std::string job, Stall stall) {
+    Post(event::Stalled{std::move(job), std::move(stall.report), stall.age_us, stall.names_rank});
   };
   events.ring_failed = [this](std::string job, absl::Status status) {
     Post(event::RingFailed{std::move(job), std::move(status)});

@@ -96,6 +96,12 @@ struct ClientFailed {
   int rank = 0;
   std::string reason;
 };
+struct Stalled {  // As the engine's Stall.
+  std::string job;
+  std::string report;
+  int64_t age_us = 0;
+  bool names_rank = false;
+};
 struct RingFailed {
   std::string job;
   absl::Status status;
@@ -117,8 +123,8 @@ using Event = std::variant<event::SchedulerUp, event::SchedulerDown, event::Sche
                            event::CommandChecked, event::RingPrepared, event::WorkerSpawned,
                            event::SpawnFailed, event::RankSwept, event::JobRemoved,
                            event::WorkerAttached, event::WorkerDetached, event::WorkerReported,
-                           event::WorkerEnded, event::ClientFailed, event::RingFailed,
-                           event::Restored, event::ShuttingDown, event::Tick>;
+                           event::WorkerEnded, event::ClientFailed, event::Stalled,
+                           event::RingFailed, event::Restored, event::ShuttingDown, event::Tick>;
 
 using PrepareOrder = std::shared_ptr<const cluster::v1::Prepare>;
 

@@ -108,6 +108,7 @@ class NodeMachine {
   void On(const event::WorkerReported&);
   void On(const event::WorkerEnded&);
   void On(const event::ClientFailed&);
+  void On(const event::Stalled&);
   void On(const event::RingFailed&);
   void On(const event::Restored&);
   void On(const event::ShuttingDown&);

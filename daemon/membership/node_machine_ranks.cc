@@ -228,6 +228,19 @@ void NodeMachine::On(const event::ClientFailed& event) {
                                                      event.rank, " reason=", event.reason));
 }
 
+void NodeMachine::On(const event::Stalled& event) {
+  const Job* job = Find(event.job);
+  if (job == nullptr || job->phase != Phase::kRunning) return;
+  cluster::v1::NodeReport report;
+  cluster::v1::Stalled& stalled = *report.mutable_stalled();
+  stalled.set_job(event.job);
+  stalled.set_generation(job->order->generation());
+  stalled.set_report(event.report);
+  stalled.set_age_us(event.age_us);
+  stalled.set_names_rank(event.names_rank);
+  Say(std::move(report));
+}
+
 void NodeMachine::OrderRank(const Job& job, const Rank& rank, node::v1::WorkerOrder order) {
   if (rank.line == 0) return;
   actions_.push_back(action::OrderWorker{job.name(), rank.last.rank(), std::move(order)});

@@ -312,6 +312,15 @@ TEST_F(NodeMachineTest, Client_Failed_ItsRanksFailureSaysWhy) {
               HasSubstr("descriptor 7 points outside the arena"));
 }
 
+TEST_F(NodeMachineTest, Stall_IsPassedOn) {
+  RunJob(1);
+  Do(event::Stalled{"j-1", "rank 1 has not called", 10'000'000, true});
+  const cluster::v1::Stalled stalled = Reports(NodeReport::kStalled)[0].stalled();
+  EXPECT_EQ(stalled.report(), "rank 1 has not called");
+  EXPECT_EQ(stalled.age_us(), 10'000'000);
+  EXPECT_TRUE(stalled.names_rank());
+}
+
 TEST_F(NodeMachineTest, Ring_FailsWhileRunning_OperationsFailAndRanksSayWhy) {
   RunJob(1, 2);
   Do(event::RingFailed{"j-1", absl::UnavailableError("the link to node b broke")});

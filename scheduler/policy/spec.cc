@@ -91,13 +91,20 @@ absl::Status CheckCommand(const JobSpec& spec) {
   return absl::OkStatus();
 }
 
+bool IsOverZero(const google::protobuf::Duration& duration) {
+  return duration.seconds() >= 0 && duration.nanos() >= 0 &&
+         (duration.seconds() > 0 || duration.nanos() > 0);
+}
+
 absl::Status CheckDurations(const JobSpec& spec) {
   if (spec.has_grace() && (spec.grace().seconds() < 0 || spec.grace().nanos() < 0)) {
     return Invalid("--grace is negative");
   }
-  if (spec.has_deadline() && (spec.deadline().seconds() < 0 || spec.deadline().nanos() < 0 ||
-                              (spec.deadline().seconds() == 0 && spec.deadline().nanos() == 0))) {
+  if (spec.has_deadline() && !IsOverZero(spec.deadline())) {
     return Invalid("--deadline is not over zero");
+  }
+  if (spec.has_stall_timeout() && !IsOverZero(spec.stall_timeout())) {
+    return Invalid("--stall-timeout is not over zero");
   }
   return absl::OkStatus();
 }

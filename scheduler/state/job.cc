@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/state/machine.h"
 #include "scheduler/state/text.h"
+#include "scheduler/state/times.h"
 
 namespace ringd::scheduler {
 
@@ -14,10 +15,12 @@ namespace {
 
 bool Ended(const Rank& rank) { return rank.state() != "pending" && rank.state() != "running"; }
 
-void SetDuration(absl::Duration duration, google::protobuf::Duration* proto) {
-  const int64_t nanos = absl::ToInt64Nanoseconds(duration);
-  proto->set_seconds(nanos / 1000000000);
-  proto->set_nanos(static_cast<int32_t>(nanos % 1000000000));
+// The report of a node that misses a rank of its own says most.
+std::string StallSentence(const std::map<std::string, Stalled>& stalls) {
+  const auto naming = std::find_if(stalls.begin(), stalls.end(),
+                                   [](const auto& stall) { return stall.second.names_rank(); });
+  const Stalled& shown = (naming == stalls.end() ? stalls.begin() : naming)->second;
+  return Truncated(shown.report(), kMaxReasonBytes);
 }
 
 }  // namespace
@@ -135,6 +138,30 @@ void Machine::SetFirstFailure(Job* job, const RankUpdate& update, const std::str
   job->record.set_first_failure_provisional(provisional);
 }
 
+void Machine::OnStalled(Node* node, const Stalled& report) {
+  Job* job = Find(report.job());
+  if (job == nullptr || job->State() != JOB_STATE_RUNNING ||
+      report.generation() != job->record.job().generation() ||
+      !IsPlacedOn(*job, node->record.name())) {
+    return;
+  }
+  if (report.report().empty()) {
+    job->stalls.erase(node->record.name());
+  } else {
+    job->stalls[node->record.name()] = report;
+  }
+  job->stall_end = absl::InfiniteDuration();
+  if (job->spec.has_stall_timeout()) {
+    for (const auto& [name, stalled] : job->stalls) {
+      const absl::Duration left =
+          ToDuration(job->spec.stall_timeout()) - absl::Microseconds(stalled.age_us());
+      job->stall_end = std::min(job->stall_end, now_.steady + left);
+    }
+  }
+  RefreshReason(job);
+  Changed(*job);
+}
+
 void Machine::OnCleared(Node* node, const JobCleared& report) {
   const std::string& name = node->record.name();
   if (node->held.count(report.job()) == 0) return;
@@ -191,6 +218,7 @@ void Machine::BeginStop(Job* job, JobState next, int exit_code, const std::strin
   job->form_end = absl::InfiniteDuration();
   job->run_end = absl::InfiniteDuration();
   job->cause_end = absl::InfiniteDuration();
+  job->stall_end = absl::InfiniteDuration();
   RefreshReason(job);
   Log(absl::StrCat("job stops job=", shown.id(), " next=", JobState_Name(next), " reason=\"",
                    reason, "\""));
@@ -238,9 +266,7 @@ void Machine::Finish(Job* job) {
   const uint64_t number = record.number();
   shown.set_state(record.next_state());
   shown.set_reason(record.stop_reason());
-  const int64_t nanos = absl::ToUnixNanos(now_.wall);
-  shown.mutable_finished()->set_seconds(nanos / 1000000000);
-  shown.mutable_finished()->set_nanos(static_cast<int32_t>(nanos % 1000000000));
+  SetTimestamp(now_.wall, shown.mutable_finished());
   for (Rank& rank : *shown.mutable_rank()) {
     if (!Ended(rank)) rank.set_state("removed");
   }
@@ -276,6 +302,7 @@ void Machine::RefreshReason(Job* job) {
       away.push_back(part.name());
   }
   std::string reason;
+  std::string stall;
   if (state == JOB_STATE_FORMING) {
     reason = "forming";
     if (job->Stopping()) absl::StrAppend(&reason, " again: ", job->record.stop_reason());
@@ -288,7 +315,11 @@ void Machine::RefreshReason(Job* job) {
     reason = absl::StrCat("running: waiting for the daemon of ", NodeList(away), " to come back");
   } else if (state == JOB_STATE_RUNNING && job->started < shown.rank_size()) {
     reason = absl::StrCat("starting: ", job->started, " of ", Counted(shown.rank_size(), "rank"));
+  } else if (state == JOB_STATE_RUNNING && !job->stalls.empty()) {
+    stall = StallSentence(job->stalls);
+    reason = absl::StrCat("stalled: ", stall);
   }
+  shown.set_stall(stall);
   shown.set_reason(reason);
 }
 

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "scheduler/state/text.h"
+#include "scheduler/state/times.h"
 
 namespace ringd::scheduler {
 
@@ -20,6 +21,8 @@ namespace {
 constexpr absl::Duration kLateness = absl::Seconds(1);
 // Nodes that are lost for longer are forgotten.
 constexpr absl::Duration kLostNodeMemory = absl::Hours(24);
+
+constexpr int kExitTimeout = 124;  // As timeout(1).
 
 bool ParseId(const std::string& id, uint64_t* number) {
   absl::string_view digits = id;
@@ -93,9 +96,7 @@ std::vector<Action> Machine::Restore(Snapshot snapshot, Now now) {
       }
       if (job.spec.has_deadline() && job.record.job().has_started()) {
         const absl::Time started = absl::FromUnixSeconds(job.record.job().started().seconds());
-        job.run_end = now_.steady + (started - now_.wall) +
-                      absl::Seconds(job.spec.deadline().seconds()) +
-                      absl::Nanoseconds(job.spec.deadline().nanos());
+        job.run_end = now_.steady + (started - now_.wall) + ToDuration(job.spec.deadline());
       }
       RefreshReason(&job);
     } else {
@@ -210,13 +211,16 @@ void Machine::TickJob(Job* job) {
                                        absl::FormatDuration(options_.form_timeout)));
   }
   if (job->State() == JOB_STATE_RUNNING && now_.steady >= job->run_end) {
-    constexpr int kExitDeadline = 124;
     return BeginStop(
-        job, JOB_STATE_FAILED, kExitDeadline,
-        absl::StrCat("its deadline of ",
-                     absl::FormatDuration(absl::Seconds(job->spec.deadline().seconds()) +
-                                          absl::Nanoseconds(job->spec.deadline().nanos())),
+        job, JOB_STATE_FAILED, kExitTimeout,
+        absl::StrCat("its deadline of ", absl::FormatDuration(ToDuration(job->spec.deadline())),
                      " has passed"));
+  }
+  if (job->State() == JOB_STATE_RUNNING && now_.steady >= job->stall_end) {
+    return BeginStop(job, JOB_STATE_FAILED, kExitTimeout,
+                     absl::StrCat("it has stalled for its --stall-timeout of ",
+                                  absl::FormatDuration(ToDuration(job->spec.stall_timeout())), ": ",
+                                  job->record.job().stall()));
   }
   if (job->State() == JOB_STATE_RUNNING && now_.steady >= job->cause_end) {
     job->cause_end = absl::InfiniteDuration();

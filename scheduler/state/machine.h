@@ -124,10 +124,12 @@ class Machine {
     int started = 0;  // Ranks that have a process, or had one.
     int ended = 0;
     int holders = 0;
+    std::map<std::string, ringd::cluster::v1::Stalled> stalls;  // By node; of this generation.
     absl::Duration form_end = absl::InfiniteDuration();
     absl::Duration run_end = absl::InfiniteDuration();
     absl::Duration hold_end = absl::InfiniteDuration();
     absl::Duration cause_end = absl::InfiniteDuration();
+    absl::Duration stall_end = absl::InfiniteDuration();
     absl::Duration retry_at = -absl::InfiniteDuration();
 
     bool Stopping() const {
@@ -177,6 +179,7 @@ class Machine {
                  const ringd::cluster::v1::RankUpdate& update);
   void SetFirstFailure(Job* job, const ringd::cluster::v1::RankUpdate& update,
                        const std::string& node, bool provisional);
+  void OnStalled(Node* node, const ringd::cluster::v1::Stalled& report);
   void OnCleared(Node* node, const ringd::cluster::v1::JobCleared& report);
   void FailForNode(Job* job, const Node& node, const std::string& why);
   void BeginStop(Job* job, ringd::cluster::v1::JobState next, int exit_code,

@@ -136,6 +136,17 @@ class MachineHarness {
   void Started(ConnectionId id, const std::string& job, int rank) {
     Report(id, Update(job, rank, 100 + rank));
   }
+  void Stalled(ConnectionId id, const std::string& job, const std::string& text, int64_t seconds,
+               bool names_rank) {
+    ringd::cluster::v1::NodeReport report;
+    ringd::cluster::v1::Stalled& stalled = *report.mutable_stalled();
+    stalled.set_job(job);
+    stalled.set_generation(Shown(job).generation());
+    stalled.set_report(text);
+    stalled.set_age_us(seconds * 1'000'000);
+    stalled.set_names_rank(names_rank);
+    Apply(NodeReportEvent{id, report});
+  }
   void Cleared(ConnectionId id, const std::string& job, uint64_t generation = 0) {
     ringd::cluster::v1::NodeReport report;
     report.mutable_cleared()->set_job(job);

@@ -286,6 +286,42 @@ TEST_F(MachineTest, Deadline_Passed_FailsWith124) {
   EXPECT_EQ(h_.Shown(job).reason(), "its deadline of 10s has passed");
 }
 
+TEST_F(MachineTest, Stall_IsShown_ByTheNodeThatMissesARank_UntilItIsOver) {
+  const std::string job = RunFour(MachineHarness::Spec(4));
+  h_.Stalled(a_, job, "waits for node b", 10, /*names_rank=*/false);
+  EXPECT_EQ(h_.Shown(job).reason(), "stalled: waits for node b");
+  h_.Stalled(b_, job, "rank 3 has not called", 10, /*names_rank=*/true);
+  EXPECT_EQ(h_.Shown(job).stall(), "rank 3 has not called");
+  EXPECT_EQ(h_.Shown(job).reason(), "stalled: rank 3 has not called");
+  h_.Stalled(b_, job, "", 0, false);
+  h_.Stalled(a_, job, "", 0, false);
+  EXPECT_EQ(h_.Shown(job).stall(), "");
+  EXPECT_EQ(h_.Shown(job).reason(), "");
+  h_.Advance(absl::Hours(1), {a_, b_});
+  EXPECT_EQ(h_.State(job), JOB_STATE_RUNNING);
+}
+
+TEST_F(MachineTest, StallTimeout_Passed_FailsWith124_AndSaysForWhom) {
+  JobSpec spec = MachineHarness::Spec(4);
+  spec.mutable_stall_timeout()->set_seconds(20);
+  const std::string job = RunFour(spec);
+  h_.Stalled(b_, job, "rank 3 has not called", 10, /*names_rank=*/true);
+  h_.Advance(absl::Seconds(9), {a_, b_});
+  EXPECT_EQ(h_.State(job), JOB_STATE_RUNNING);
+  h_.Stalled(b_, job, "", 0, false);
+  h_.Advance(absl::Seconds(9), {a_, b_});
+  EXPECT_EQ(h_.State(job), JOB_STATE_RUNNING);
+  h_.Stalled(b_, job, "rank 2 has not called", 10, /*names_rank=*/true);
+  h_.Advance(absl::Seconds(11), {a_, b_});
+  for (int rank = 0; rank < 4; ++rank) h_.Report(rank < 2 ? a_ : b_, h_.Exit(job, rank, 0, 15));
+  ClearBoth(job);
+  EXPECT_EQ(h_.State(job), JOB_STATE_FAILED);
+  EXPECT_EQ(h_.Shown(job).exit_code(), 124);
+  EXPECT_EQ(h_.Shown(job).reason(),
+            "it has stalled for its --stall-timeout of 20s: rank 2 has not called");
+  EXPECT_EQ(h_.Shown(job).stall(), "");
+}
+
 TEST_F(MachineTest, Prepare_BadInput_RefusesTheJob) {
   const std::string job = *h_.Submit(MachineHarness::Spec(4));
   h_.Prepared(a_, job);

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/state/machine.h"
 #include "scheduler/state/text.h"
+#include "scheduler/state/times.h"
 
 namespace ringd::scheduler {
 
@@ -16,12 +17,6 @@ namespace {
 constexpr size_t kMaxNodeNameBytes = 64;
 constexpr size_t kMaxAddressBytes = 256;
 constexpr size_t kMaxNodes = 20000;
-
-void SetDuration(absl::Duration duration, google::protobuf::Duration* proto) {
-  const int64_t nanos = absl::ToInt64Nanoseconds(duration);
-  proto->set_seconds(nanos / 1000000000);
-  proto->set_nanos(static_cast<int32_t>(nanos % 1000000000));
-}
 
 }  // namespace
 
@@ -201,6 +196,8 @@ void Machine::On(const NodeReportEvent& event) {
       return OnRank(node, event.report.rank());
     case NodeReport::kCleared:
       return OnCleared(node, event.report.cleared());
+    case NodeReport::kStalled:
+      return OnStalled(node, event.report.stalled());
     default:
       return;
   }

@@ -8,6 +8,7 @@
 #include "absl/strings/strip.h"
 #include "scheduler/state/machine.h"
 #include "scheduler/state/text.h"
+#include "scheduler/state/times.h"
 
 namespace ringd::scheduler {
 
@@ -19,12 +20,6 @@ constexpr size_t kKeyBytes = 32;
 constexpr size_t kMaxRequestIdBytes = 128;
 // Between attempts to form a ring, times the number of those that failed.
 constexpr absl::Duration kFormBackoff = absl::Seconds(1);
-
-void SetTimestamp(absl::Time time, google::protobuf::Timestamp* timestamp) {
-  const int64_t nanos = absl::ToUnixNanos(time);
-  timestamp->set_seconds(nanos / 1000000000);
-  timestamp->set_nanos(static_cast<int32_t>(nanos % 1000000000));
-}
 
 }  // namespace
 
@@ -173,6 +168,7 @@ void Machine::StartForming(Job* job, const Placement& placement, const ClusterVi
   record.clear_nodes();
   shown.clear_rank();
   job->prepared.clear();
+  job->stalls.clear();
   job->cleared.clear();
   job->started = 0;
   job->ended = 0;
@@ -221,8 +217,7 @@ void Machine::Commit(Job* job) {
   SetTimestamp(now_.wall, shown.mutable_started());
   job->form_end = absl::InfiniteDuration();
   if (job->spec.has_deadline()) {
-    job->run_end = now_.steady + absl::Seconds(job->spec.deadline().seconds()) +
-                   absl::Nanoseconds(job->spec.deadline().nanos());
+    job->run_end = now_.steady + ToDuration(job->spec.deadline());
   }
   RefreshReason(job);
   Persist(*job);

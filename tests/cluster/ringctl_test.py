@@ -192,6 +192,35 @@ def test_first_failing_rank_ends_the_others_and_is_reported(ringctl):
     assert re.search(r"followed: ranks 0, 2", result.stderr)
 
 
+LATE = """
+import sys, time, numpy, ringd
+ringd.init()
+if ringd.rank() == 1: time.sleep(float(sys.argv[1]))
+ringd.allreduce(numpy.zeros(4), name="late")
+"""
+
+
+def test_stall_is_said_and_its_end_too(ringctl):
+    run = ringctl("run", "-n", "2", "--stall-timeout", "20s", "--", sys.executable, "-c", LATE, 12.5)
+    assert run.returncode == 0, run.stderr
+    lines = [line for line in run.stderr.splitlines() if line.startswith("ringctl: ")]
+    assert re.fullmatch(
+        r"ringctl: stalled: operation s\.1 \(allreduce float64\[4\] average named 'late'.*\) "
+        rf"has waited 1\d s: rank 1 \(node {NODE}\) alive, has not called",
+        lines[0],
+    )
+    assert lines[1:] == ["ringctl: the stall is over"]
+
+
+def test_stall_timeout_ends_the_job(ringctl):
+    began = time.monotonic()
+    run = ringctl("run", "-n", "2", "--stall-timeout", "2s", "--", sys.executable, "-c", LATE, 60)
+    assert run.returncode == 124
+    assert time.monotonic() - began < 30
+    assert "it has stalled for its --stall-timeout of 2s: operation s.1 (allreduce" in run.stderr
+    assert f"rank 1 (node {NODE}) alive, has not called" in run.stderr
+
+
 def test_output_dir_keeps_the_ranks_logs(ringctl, folder):
     result = ringctl("run", "-n", 2, "--output-dir", folder / "o", "--", "sh", "-c", "echo hi")
     assert result.returncode == 0, result.stderr

@@ -115,8 +115,12 @@ absl::Status SetTimes(const JobOptions& options, JobSpec* spec) {
     }
   }
   if (options.stall_timeout != "none") {
-    RINGD_RETURN_IF_ERROR(Duration("--stall-timeout", options.stall_timeout).status());
-    return Invalid("--stall-timeout: this version ends no job for a stall; leave it out");
+    RINGD_ASSIGN_OR_RETURN(*spec->mutable_stall_timeout(),
+                           Duration("--stall-timeout", options.stall_timeout));
+    if (spec->stall_timeout().seconds() == 0 && spec->stall_timeout().nanos() == 0) {
+      return Invalid(
+          "--stall-timeout 0 would end the job at its first wait; leave it out for none");
+    }
   }
   return absl::OkStatus();
 }
@@ -170,7 +174,7 @@ void AddJobOptions(CLI::App* app, JobOptions* options) {
   app->add_flag("--reproducible", options->reproducible, "the same bits in every run");
   app->add_option("--deadline", options->deadline, "end the job after this time (exit code 124)");
   app->add_option("--stall-timeout", options->stall_timeout,
-                  "end a job that stalls (not in this version)");
+                  "end a job whose ranks wait this long for one of them (exit code 124)");
   app->add_option("--grace", options->grace, "time between TERM and KILL (default 30s)");
   app->add_flag("--queue", options->queue, "wait rather than fail when it can't start now");
 }

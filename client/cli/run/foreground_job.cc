@@ -141,6 +141,8 @@ void ForegroundJob::OnChange(const Job& job) {
   const bool waits = job.state() == JOB_STATE_QUEUED && !job.reason().empty();
   if (changed && (options_.verbose || (waits && options_.hold))) {
     Say(absl::StrCat("job ", job.id(), " ", StateSentence(job)));
+  } else if (job.stall() != job_.stall() && job.state() == JOB_STATE_RUNNING) {
+    Say(job.stall().empty() ? "the stall is over" : absl::StrCat("stalled: ", job.stall()));
   }
   job_ = job;
 }
