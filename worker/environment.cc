@@ -48,11 +48,12 @@ void AddIdentity(const node::v1::WorkerSpec& spec, Variables* variables) {
   }
 }
 
-// A rank bound to CPUs of its own uses these; others share what there is.
+// A rank bound to CPUs of its own uses these; others what they were promised, or a share.
 int ThreadCount(const node::v1::WorkerSpec& spec, const HostFacts& host) {
   if (const auto bound = ParseCpuList(spec.bind_cpus()); bound.ok() && !bound->empty()) {
     return static_cast<int>(bound->size());
   }
+  if (spec.cpus_per_rank() > 0) return spec.cpus_per_rank();
   return std::max(1, host.usable_cpus / std::max(1, spec.slots_used()));
 }
 

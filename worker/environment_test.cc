@@ -80,6 +80,12 @@ TEST(RankEnvironment, MoreRanksThanCpus_OneThread) {
   EXPECT_EQ(RankEnvironment(MakeSpec(), {.usable_cpus = 2}).at("OMP_NUM_THREADS"), "1");
 }
 
+TEST(RankEnvironment, CpusPerRank_AsManyThreads) {
+  node::v1::WorkerSpec spec = MakeSpec();
+  spec.set_cpus_per_rank(3);
+  EXPECT_EQ(RankEnvironment(spec, {.usable_cpus = 16}).at("OMP_NUM_THREADS"), "3");
+}
+
 TEST(RankEnvironment, BoundToCpus_AsManyThreads) {
   node::v1::WorkerSpec spec = MakeSpec();
   spec.set_bind_cpus("0-2,8");

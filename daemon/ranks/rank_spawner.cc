@@ -152,6 +152,7 @@ node::v1::WorkerSpec RankSpawner::MakeSpec(const cluster::v1::Prepare& order, in
   spec.set_arena_bytes(options_.arena_bytes);
   spec.set_arena_max_bytes(options_.arena_max_bytes);
   spec.set_slots_used(here.rank_count());
+  spec.set_cpus_per_rank(order.spec().cpus_per_rank());
   spec.set_umask(order.spec().umask());
   spec.set_master_address(MasterAddress(order));
   // From the token: two jobs of the same name (embedded runs) on one host get different ports.
