@@ -10,6 +10,7 @@
 #include "client/cli/output/report.h"
 #include "client/cli/run/foreground_job.h"
 #include "client/cli/verbs.h"
+#include "common/process/exit_text.h"
 #include "common/status/macros.h"
 
 namespace ringd::cli {

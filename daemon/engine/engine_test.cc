@@ -230,7 +230,7 @@ TEST(EngineTest, RankEnded_Killed_CarriesSignalAndStderr) {
   node.engine().RankEnded("job", 1, outcome);
   const Result result = client.Wait(pending);
   EXPECT_EQ(result.code, Code::kPeerFailed);
-  EXPECT_EQ(result.message, "rank 1 (node node-a) was killed by signal 9");
+  EXPECT_EQ(result.message, "rank 1 (node node-a) was killed by SIGKILL");
   EXPECT_EQ(result.signal, 9);
   EXPECT_EQ(result.stderr_tail, "last words");
 }

@@ -134,7 +134,7 @@ TEST_F(TwoNodesTest, RankEndedOnOneNode_FailsTheOther) {
   for (const auto& result :
        {clients_[2].Wait(waiting), clients_[0].Run(clients_[0].Describe(Operation::kBarrier))}) {
     EXPECT_EQ(result.code, Code::kPeerFailed);
-    EXPECT_EQ(result.message, "rank 1 (node node-a) was killed by signal 9");
+    EXPECT_EQ(result.message, "rank 1 (node node-a) was killed by SIGKILL");
     EXPECT_EQ(result.rank, 1);
     EXPECT_EQ(result.node, "node-a");
     EXPECT_EQ(result.signal, 9);

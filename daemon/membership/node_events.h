@@ -87,7 +87,7 @@ struct WorkerEnded {  // Its process is gone.
   std::string job;
   int rank = 0;
   pid_t pid = 0;
-  std::string how;  // "was killed by signal 9"; empty: not known.
+  std::string how;  // "was killed by SIGKILL"; empty: not known.
 };
 
 // From the engine.

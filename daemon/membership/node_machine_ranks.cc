@@ -1,9 +1,8 @@
 // NodeMachine: the life of a rank.
-#include <csignal>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
+#include "common/process/exit_text.h"
 #include "daemon/membership/node_machine.h"
 
 namespace ringd::daemon {
@@ -26,24 +25,13 @@ std::string Bounded(const std::string& text, size_t bytes) {
 }  // namespace
 
 std::string NodeMachine::ExitSentence(const cluster::v1::RankUpdate& update) const {
-  const std::string who =
-      absl::StrCat("rank ", update.rank(), " (node ", options_.hello.name(), ")");
-  if (update.start_failed()) return absl::StrCat(who, " did not start: ", update.reason());
-  std::string text;
-  if (update.signal() != 0) {
-    const char* name = sigabbrev_np(update.signal());
-    text = absl::StrCat(who, " was killed by signal ", update.signal());
-    if (name != nullptr) absl::StrAppend(&text, " (SIG", name, ")");
-  } else {
-    text = absl::StrCat(who, " exited with code ", update.exit_code());
-  }
-  if (!update.reason().empty()) return absl::StrCat(text, ": ", update.reason());
-  const absl::string_view tail = absl::StripSuffix(update.stderr_tail(), "\n");
-  const size_t last_line = tail.rfind('\n');
-  const absl::string_view line =
-      last_line == absl::string_view::npos ? tail : tail.substr(last_line + 1);
-  if (!line.empty()) absl::StrAppend(&text, ": ", line);
-  return text;
+  return RankEndSentence({.rank = update.rank(),
+                          .node = options_.hello.name(),
+                          .exit_code = update.exit_code(),
+                          .signal = update.signal(),
+                          .start_failed = update.start_failed(),
+                          .reason = update.reason(),
+                          .stderr_tail = update.stderr_tail()});
 }
 
 Cause NodeMachine::EndCause(const cluster::v1::RankUpdate& update) const {

@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "common/process/exit_text.h"
 
 namespace ringd::daemon {
 namespace {
@@ -19,8 +19,8 @@ std::string Reap(int pidfd) {
   siginfo_t info{};
   if (waitid(P_PIDFD, static_cast<id_t>(pidfd), &info, WEXITED | WNOHANG) != 0 || info.si_pid == 0)
     return "";
-  if (info.si_code == CLD_EXITED) return absl::StrCat("exited with code ", info.si_status);
-  return absl::StrCat("was killed by signal ", info.si_status);
+  const bool exited = info.si_code == CLD_EXITED;
+  return ExitText(exited ? info.si_status : 0, exited ? 0 : info.si_status);
 }
 
 }  // namespace

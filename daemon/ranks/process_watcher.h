@@ -23,7 +23,7 @@ namespace ringd::daemon {
 // Thread-safe. Callbacks run on the watcher's thread and must not block.
 class ProcessWatcher {
  public:
-  // how: "was killed by signal 9", "exited with code 1"; empty for what is not our child.
+  // how: "was killed by SIGKILL", "exited with code 1"; empty for what is not our child.
   using Ended = std::function<void(const std::string& how)>;
 
   static absl::StatusOr<std::unique_ptr<ProcessWatcher>> Create();

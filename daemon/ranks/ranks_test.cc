@@ -142,7 +142,7 @@ TEST_F(RanksTest, ProcessWatcher_TellsHowChildrenEnd) {
   while (ends.size() < 2 && absl::Now() < deadline)
     changed.WaitWithTimeout(&mu, absl::Milliseconds(50));
   EXPECT_EQ(ends["code"], "exited with code 3");
-  EXPECT_EQ(ends["signal"], "was killed by signal 9");
+  EXPECT_EQ(ends["signal"], "was killed by SIGKILL");
 }
 
 TEST_F(RanksTest, MakeSpec_HasTheRanksPlaceAndPaths) {

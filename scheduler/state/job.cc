@@ -200,7 +200,7 @@ void Machine::FailForNode(Job* job, const Node& node, const std::string& why) {
     FirstFailure& first = *shown.mutable_first_failure();
     first.set_rank(rank.rank());
     first.set_node(name);
-    first.set_reason(absl::StrCat("rank ", rank.rank(), " on node ", name, " is gone: ", why));
+    first.set_reason(absl::StrCat("rank ", rank.rank(), " (node ", name, ") is gone: ", why));
     shown.set_exit_code(1);
   }
   BeginStop(job, JOB_STATE_FAILED, shown.exit_code(),

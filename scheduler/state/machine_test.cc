@@ -140,7 +140,7 @@ TEST_F(MachineTest, RankFails_Running_StopsAllAndNamesTheFirst) {
   const Job& shown = h_.Shown(job);
   EXPECT_EQ(shown.state(), JOB_STATE_FAILED);
   EXPECT_EQ(shown.exit_code(), 3);
-  EXPECT_EQ(shown.reason(), "rank 1 on node a exited with code 3: ValueError: x");
+  EXPECT_EQ(shown.reason(), "rank 1 (node a) exited with code 3: ValueError: x");
   EXPECT_EQ(shown.first_failure().stderr_tail(), "Traceback\nValueError: x\n\n");
   EXPECT_EQ(shown.rank(0).state(), "followed");
   EXPECT_EQ(shown.rank(1).state(), "failed");
@@ -154,7 +154,7 @@ TEST_F(MachineTest, RankFails_BySignal_ExitCodeIs128AndSignal) {
   h_.Report(b_, h_.Exit(job, 2, 0, 9));
   ClearBoth(job);
   EXPECT_EQ(h_.Shown(job).exit_code(), 137);
-  EXPECT_EQ(h_.Shown(job).reason(), "rank 2 on node b was killed by SIGKILL");
+  EXPECT_EQ(h_.Shown(job).reason(), "rank 2 (node b) was killed by SIGKILL");
 }
 
 TEST_F(MachineTest, RankFails_EarlierOneReportedLater_WinsByTime) {
@@ -378,7 +378,7 @@ TEST_F(MachineTest, Node_Silent_IsLostAndItsJobsFail) {
   h_.Report(a_, h_.Exit(job, 1, 1, 0, 0, true));
   h_.Cleared(a_, job);
   EXPECT_EQ(h_.State(job), JOB_STATE_FAILED);
-  EXPECT_EQ(h_.Shown(job).reason(), "rank 2 on node b is gone: node lost, no heartbeat for 5s");
+  EXPECT_EQ(h_.Shown(job).reason(), "rank 2 (node b) is gone: node lost, no heartbeat for 5s");
   EXPECT_EQ(h_.Shown(job).exit_code(), 1);
   EXPECT_EQ(h_.Shown(job).first_failure().node(), "b");
   EXPECT_EQ(h_.Shown(job).rank(2).state(), "failed");

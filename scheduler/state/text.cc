@@ -1,12 +1,10 @@
 #include "scheduler/state/text.h"
 
 #include <algorithm>
-#include <csignal>
-#include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/process/exit_text.h"
 
 namespace ringd::scheduler {
 namespace {
@@ -24,19 +22,6 @@ std::string Truncated(const std::string& text, size_t max_bytes) {
   return text.substr(0, end);
 }
 
-std::string SignalName(int signal) {
-  constexpr std::pair<int, const char*> kNames[] = {
-      {SIGHUP, "SIGHUP"},   {SIGINT, "SIGINT"},   {SIGQUIT, "SIGQUIT"}, {SIGILL, "SIGILL"},
-      {SIGABRT, "SIGABRT"}, {SIGBUS, "SIGBUS"},   {SIGFPE, "SIGFPE"},   {SIGKILL, "SIGKILL"},
-      {SIGUSR1, "SIGUSR1"}, {SIGSEGV, "SIGSEGV"}, {SIGUSR2, "SIGUSR2"}, {SIGPIPE, "SIGPIPE"},
-      {SIGALRM, "SIGALRM"}, {SIGTERM, "SIGTERM"}, {SIGXCPU, "SIGXCPU"}, {SIGXFSZ, "SIGXFSZ"},
-      {SIGSYS, "SIGSYS"},   {SIGTRAP, "SIGTRAP"}};
-  for (const auto& [number, name] : kNames) {
-    if (number == signal) return name;
-  }
-  return absl::StrCat("signal ", signal);
-}
-
 std::string NodeList(const std::vector<std::string>& names) {
   if (names.size() == 1) return absl::StrCat("node ", names[0]);
   if (names.size() <= kMaxNodesNamed) return absl::StrCat("nodes ", absl::StrJoin(names, ", "));
@@ -44,37 +29,15 @@ std::string NodeList(const std::vector<std::string>& names) {
   return absl::StrCat("nodes ", absl::StrJoin(first, ", "), ", ... (", names.size(), ")");
 }
 
-std::string LastLine(const std::string& text) {
-  size_t end = text.size();
-  while (end > 0) {
-    const size_t newline = text.find_last_of('\n', end - 1);
-    const size_t begin = newline == std::string::npos ? 0 : newline + 1;
-    const std::string line(
-        absl::StripAsciiWhitespace(absl::string_view(text).substr(begin, end - begin)));
-    if (!line.empty()) return line;
-    if (newline == std::string::npos) break;
-    end = newline;
-  }
-  return "";
-}
-
 std::string FailureSentence(const ringd::cluster::v1::RankUpdate& update, const std::string& node) {
-  std::string text = absl::StrCat("rank ", update.rank(), " on node ", node);
-  if (update.start_failed()) {
-    absl::StrAppend(&text, " could not be started");
-  } else if (update.signal() != 0) {
-    absl::StrAppend(&text, " was killed by ", SignalName(update.signal()));
-  } else {
-    absl::StrAppend(&text, " exited with code ", update.exit_code());
-  }
-  if (!update.reason().empty()) {
-    absl::StrAppend(&text, update.start_failed() ? ": " : " (", update.reason(),
-                    update.start_failed() ? "" : ")");
-  }
-  if (const std::string line = LastLine(update.stderr_tail()); !line.empty()) {
-    absl::StrAppend(&text, ": ", line);
-  }
-  return Truncated(text, kMaxReasonBytes);
+  return Truncated(RankEndSentence({.rank = update.rank(),
+                                    .node = node,
+                                    .exit_code = update.exit_code(),
+                                    .signal = update.signal(),
+                                    .start_failed = update.start_failed(),
+                                    .reason = update.reason(),
+                                    .stderr_tail = update.stderr_tail()}),
+                   kMaxReasonBytes);
 }
 
 int ExitCodeOf(const ringd::cluster::v1::RankUpdate& update) {

@@ -17,17 +17,10 @@ inline constexpr size_t kMaxTailBytes = 8192;
 // At most max_bytes of text, cut at a character.
 std::string Truncated(const std::string& text, size_t max_bytes);
 
-// "SIGKILL"; "signal 99" for others.
-std::string SignalName(int signal);
-
 // "node b", "nodes a, b", "nodes a, b, c, ... (12)".
 std::string NodeList(const std::vector<std::string>& names);
 
-// The last line with something in it.
-std::string LastLine(const std::string& text);
-
-// "rank 1 on node b exited with code 3: ValueError: x", "rank 1 on node b was killed by SIGKILL
-// (OOM-killed ...)".
+// RankEndSentence of a report, of bounded length.
 std::string FailureSentence(const ringd::cluster::v1::RankUpdate& update, const std::string& node);
 
 // 1..255: the exit code, or 128 + signal; a rank that couldn't be started is 127 where it has no

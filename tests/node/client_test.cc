@@ -77,7 +77,7 @@ TEST(ClientTest, Allreduce_PeerDies_SurvivorRaisesWithTheCause) {
       2));
   const absl::Time begin = absl::Now();
   const Job job = cluster.Wait(id);
-  EXPECT_LT(absl::Now() - begin, absl::Seconds(2));
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(kSanitized ? 4 : 2));
   EXPECT_EQ(job.state(), cluster::v1::JOB_STATE_FAILED);
   EXPECT_EQ(job.exit_code(), 7);
   EXPECT_EQ(job.first_failure().rank(), 1);
@@ -100,7 +100,7 @@ TEST(ClientTest, Allreduce_PeerOnAnotherNodeDies_SurvivorRaisesWithTheCause) {
   EXPECT_EQ(job.exit_code(), 128 + SIGKILL);
   EXPECT_EQ(job.first_failure().rank(), 1) << job.ShortDebugString();
   EXPECT_THAT(cluster.Logs(id, 0),
-              AllOf(HasSubstr("rank 1"), HasSubstr("node b"), HasSubstr("signal 9")));
+              AllOf(HasSubstr("rank 1"), HasSubstr("node b"), HasSubstr("SIGKILL")));
 }
 
 // Runs two ranks of which the second waits for the file `go` before it joins the first in an

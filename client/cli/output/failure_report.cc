@@ -37,24 +37,6 @@ std::vector<std::string> TailLines(const std::string& tail) {
   return lines;
 }
 
-// "exited with code 3: ValueError: bad", "was killed by SIGKILL (out of memory)", "is gone: node b
-// is lost".
-std::string HowItEnded(const FirstFailure& failure, const std::vector<std::string>& tail) {
-  absl::string_view reason = failure.reason();
-  // A scheduler's sentence has all of it.
-  if (absl::ConsumePrefix(
-          &reason, absl::StrCat("rank ", failure.rank(), " on node ", failure.node(), " "))) {
-    return std::string(reason);
-  }
-  const std::string line = tail.empty() ? "" : absl::StrCat(": ", tail.back());
-  const std::string note = reason.empty() ? "" : absl::StrCat(" (", reason, ")");
-  if (failure.signal() != 0)
-    return absl::StrCat("was killed by ", SignalName(failure.signal()), note, line);
-  if (failure.exit_code() != 0)
-    return absl::StrCat("exited with code ", failure.exit_code(), note, line);
-  return absl::StrCat("failed", note, line);
-}
-
 // "followed: ranks 0, 2"
 std::string FollowedLine(const Job& job) {
   std::vector<std::string> ranks;
@@ -118,11 +100,6 @@ std::string StateSentence(const Job& job) {
   return absl::StrCat(state, ": ", job.reason());
 }
 
-std::string SignalName(int signal) {
-  const char* name = sigabbrev_np(signal);
-  return name != nullptr ? absl::StrCat("SIG", name) : absl::StrCat("signal ", signal);
-}
-
 absl::StatusOr<int> ParseSignal(const std::string& text) {
   int number = 0;
   if (absl::SimpleAtoi(text, &number) && number > 0 && number < NSIG) return number;
@@ -148,8 +125,7 @@ std::string FailureReport(const Job& job) {
   }
   const FirstFailure& failure = job.first_failure();
   const std::vector<std::string> tail = TailLines(failure.stderr_tail());
-  std::string text = absl::StrCat("ringctl: rank ", failure.rank(), " (node ", failure.node(), ") ",
-                                  HowItEnded(failure, tail), "\n");
+  std::string text = absl::StrCat("ringctl: ", failure.reason(), "\n");
   if (tail.size() > 1) {
     absl::StrAppend(&text, "  last lines of rank ", failure.rank(), "'s standard error:\n");
     for (const std::string& line : tail) absl::StrAppend(&text, "    ", line, "\n");

@@ -4,6 +4,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "client/cli/output/report.h"
+#include "common/process/exit_text.h"
 
 namespace ringd::cli {
 

@@ -27,8 +27,6 @@ std::string StateName(ringd::cluster::v1::JobState state);
 // "queued: needs 5 slots, cluster has 4": the state, and the reason if there is one.
 std::string StateSentence(const ringd::cluster::v1::Job& job);
 
-// "SIGKILL" for 9; "signal 99" for numbers without a name.
-std::string SignalName(int signal);
 // "KILL", "SIGKILL", "kill" and "9" are 9. INVALID_ARGUMENT says what is right.
 absl::StatusOr<int> ParseSignal(const std::string& text);
 

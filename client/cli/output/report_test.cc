@@ -1,5 +1,6 @@
 #include "client/cli/output/report.h"
 
+#include "common/process/exit_text.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -19,7 +20,12 @@ Job Failed(int exit_code, int signal, const std::string& tail, const std::string
   job.mutable_first_failure()->set_exit_code(exit_code);
   job.mutable_first_failure()->set_signal(signal);
   job.mutable_first_failure()->set_stderr_tail(tail);
-  job.mutable_first_failure()->set_reason(reason);
+  job.mutable_first_failure()->set_reason(RankEndSentence({.rank = 1,
+                                                           .node = "a",
+                                                           .exit_code = exit_code,
+                                                           .signal = signal,
+                                                           .reason = reason,
+                                                           .stderr_tail = tail}));
   return job;
 }
 
@@ -29,11 +35,6 @@ TEST(FailureReport, FirstLine_HasRankNodeCodeAndLastLine) {
   EXPECT_EQ(FailureReport(Failed(0, 11, "")), "ringctl: rank 1 (node a) was killed by SIGSEGV\n");
   EXPECT_EQ(FailureReport(Failed(0, 9, "", "OOM-killed, peak 1.2 GB of 1.0 GB")),
             "ringctl: rank 1 (node a) was killed by SIGKILL (OOM-killed, peak 1.2 GB of 1.0 GB)\n");
-}
-
-TEST(FailureReport, SchedulersSentence_IsNotRepeated) {
-  EXPECT_EQ(FailureReport(Failed(3, 0, "bad", "rank 1 on node a exited with code 3: bad")),
-            "ringctl: rank 1 (node a) exited with code 3: bad\n");
 }
 
 TEST(FailureReport, TailAndFollowers_ComeAfter) {

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "client/cli/output/report.h"
+#include "common/process/exit_text.h"
 #include "common/status/macros.h"
 
 namespace ringd::cli {

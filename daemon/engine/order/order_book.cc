@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/process/exit_text.h"
 #include "daemon/collectives/mismatch.h"
 #include "proto/wire.h"
 
@@ -335,12 +336,11 @@ std::shared_ptr<const Outcome> OrderBook::EndOutcome(const Channel& channel, int
   if (full->node.empty()) full->node = layout_.nodes[layout_.node_index].name;
   if (!full->message.empty()) return full;
   const uint64_t next = channel.FirstMissing(local_rank) - channel.edition_base;
-  if (full->signal != 0) {
-    full->message = absl::StrCat("rank ", full->rank, " (node ", full->node,
-                                 ") was killed by signal ", full->signal);
-  } else if (full->exit_code > 0) {
-    full->message = absl::StrCat("rank ", full->rank, " (node ", full->node, ") exited with code ",
-                                 full->exit_code);
+  if (full->signal != 0 || full->exit_code > 0) {
+    full->message = RankEndSentence({.rank = full->rank,
+                                     .node = full->node,
+                                     .exit_code = full->exit_code,
+                                     .signal = full->signal});
   } else {
     full->message = absl::StrCat(
         "rank ", full->rank, " has finished after ", next - 1, " operations, s.", next,
