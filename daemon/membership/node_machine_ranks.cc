@@ -1,4 +1,5 @@
 // NodeMachine: the life of a rank.
+#include <csignal>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
