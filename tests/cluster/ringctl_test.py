@@ -197,6 +197,7 @@ import sys, time, numpy, ringd
 ringd.init()
 if ringd.rank() == 1: time.sleep(float(sys.argv[1]))
 ringd.allreduce(numpy.zeros(4), name="late")
+time.sleep(3)  # Stalls are looked for every second.
 """
 
 

@@ -170,7 +170,8 @@ void AddJobOptions(CLI::App* app, JobOptions* options) {
   app->add_option("--gpu-bind", options->gpu_bind,
                   "none: a rank sees its job's GPUs; rank: its own only")
       ->check(CLI::IsMember({"none", "rank"}));
-  AddCount(app, "--cpus-per-rank", &options->cpus_per_rank, 0, "threads of each rank: OMP_NUM_THREADS (default: its share of the cores)");
+  AddCount(app, "--cpus-per-rank", &options->cpus_per_rank, 0,
+           "threads of each rank: OMP_NUM_THREADS (default: its share of the cores)");
   app->add_flag("--reproducible", options->reproducible, "the same bits in every run");
   app->add_option("--deadline", options->deadline, "end the job after this time (exit code 124)");
   app->add_option("--stall-timeout", options->stall_timeout,
