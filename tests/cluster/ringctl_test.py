@@ -202,7 +202,9 @@ time.sleep(3)  # Stalls are looked for every second.
 
 
 def test_stall_is_said_and_its_end_too(ringctl):
-    run = ringctl("run", "-n", "2", "--stall-timeout", "20s", "--", sys.executable, "-c", LATE, 12.5)
+    run = ringctl(
+        "run", "-n", "2", "--stall-timeout", "20s", "--", sys.executable, "-c", LATE, 12.5
+    )
     assert run.returncode == 0, run.stderr
     lines = [line for line in run.stderr.splitlines() if line.startswith("ringctl: ")]
     assert re.fullmatch(
