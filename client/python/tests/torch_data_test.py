@@ -242,6 +242,7 @@ def test_functions_of_the_user_that_hang_are_named(option, doing):
     assert f"running {doing}" in failure_of(loader, 15).doing
 
 
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # As many as there are cores.
 def test_many_hung_workers_end_together():
     begin = time.monotonic()
     with pytest.raises(WorkerFailedError):
