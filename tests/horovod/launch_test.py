@@ -61,6 +61,11 @@ def test_flags_become_ringctls(plan, arguments, expected):
     assert plan(*arguments).arguments == ["run", *expected, *COMMAND]
 
 
+def test_words_that_ringctl_may_refuse_are_shown(plan):
+    made = plan("-np", 2, "--min-np", 1, "--stall-check-shutdown-time-seconds", 5)
+    assert made.notes == ["for ringctl: --min 1 --stall-timeout 5s"]
+
+
 def test_on_a_cluster_localhost_is_this_machine(plan):
     made = plan("-np", 3, "-H", "localhost:2,b:1", surroundings={"RINGD_SCHEDULER": "s:7470"})
     assert made.arguments[3:5] == ["--hosts", "node-7:2,b:1"]

@@ -107,7 +107,10 @@ def plan(
     if given.get("verbose"):
         made.arguments.append("-v")
     made.arguments += _placement(given, here if "RINGD_SCHEDULER" in surroundings else None)
-    made.arguments += _ending(given)
+    ending = _ending(given)
+    made.arguments += ending
+    if ending:
+        made.notes.append(f"for ringctl: {' '.join(ending)}")
     made.environment = _environment(given)
     made.arguments += ["--env-all", "--", *command]
     made.notes += _notes(given)
