@@ -108,6 +108,13 @@ def test_a_peers_death_is_horovods_error_everywhere(home, where):
     )
 
 
+def test_ctrl_c_ends_a_wait_at_once(home):
+    output = passed(horovodrun(home, "-np", 2, sys.executable, HERE / "interrupt.py"))
+    waited, used = map(float, re.search(r"waited (\S+) used (\S+)", output).groups())
+    assert 1.5 < waited < 5 and used < waited / 4
+    assert "[0] goes on: 2.0" in output
+
+
 def test_timeline_by_flag(home):
     file = home.path / "t.json"
     command = [sys.executable, HERE / "peer_dies.py", "operation"]

@@ -165,6 +165,8 @@ def check_disagreement(checks, rank, size):
     error = checks.raises(
         HorovodInternalError, lambda: hvd.allreduce(of(rank), prescale_factor=1.0 + (rank == 0))
     )
+    pair = [wrong, torch.ones(1)]
+    checks.raises(HorovodInternalError, lambda: hvd.grouped_allreduce(pair, name="g"), "rank 1")
     checks.equal(hvd.allreduce(of(rank), name="w", op=hvd.Sum), total(size), "goes on")
 
 
@@ -183,6 +185,31 @@ def check_batch_norm(checks, rank, size):
     result = hvd.SyncBatchNorm(3)(whole[5 * rank : 5 * rank + 5])
     expected = torch.nn.BatchNorm1d(3)(whole)[5 * rank : 5 * rank + 5]
     checks.close(result, expected, "of the joined batch")
+
+
+def check_optimizer(checks, rank, size):
+    """One weight, gradients 1, 2, ...: the mean is (size + 1) / 2, whatever the options."""
+    for options in (
+        {},
+        {"groups": 1, "gradient_predivide_factor": 2.0},
+        {"compression": hvd.Compression.fp16},
+        {"op": hvd.Sum},
+    ):
+        weight = torch.nn.Parameter(torch.zeros(1))
+        plain = torch.optim.SGD([weight], lr=1.0, momentum=0.5)
+        weight.grad = torch.ones(1)
+        plain.step()  # Leaves -1 and a momentum of 1.
+        optimizer = hvd.DistributedOptimizer(plain, [("w", weight)], **options)
+        checks.true(isinstance(optimizer, torch.optim.SGD), "of the user's class")
+        checks.true(type(optimizer).__name__ == "SGD", "and its name")
+        optimizer.zero_grad(set_to_none=True)
+        (weight * (rank + 1)).sum().backward()
+        optimizer.step()
+        mean = (size + 1) / 2 * (size if options.get("op") == hvd.Sum else 1)
+        checks.close(weight.detach(), torch.tensor([-1 - (0.5 + mean)]), f"state kept, {options}")
+    twice = [("w", weight), ("w", weight)]
+    plain = torch.optim.SGD([weight], lr=1.0)
+    checks.raises(ValueError, lambda: hvd.DistributedOptimizer(plain, twice), "w")
 
 
 def check_process_sets(checks, rank, size):
@@ -246,6 +273,7 @@ TESTS = [
     check_objects,
     check_disagreement,
     check_sparse,
+    check_optimizer,
     check_batch_norm,
     check_process_sets,
     check_timeline,
