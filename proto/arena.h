@@ -68,17 +68,18 @@ struct Descriptor {
   uint32_t slot;        // Index of the operation slot that is told when the operation is over.
   uint32_t number;      // What the slot's word becomes then.
   uint32_t generation;  // The generation that the client believes in (lower 32 bits).
-  uint32_t group;       // Process set; 0 is the whole job.
+  uint32_t group;       // Process set; 0 is the whole job. Groups are made in group 0.
   uint64_t
       serial;  // 1, 2, 3, ... over all submissions of this client: nothing lost, nothing twice.
   Ref input;
   Ref output;          // Equal to input: in place.
-  uint64_t count;      // Elements at `input`. 0 is legal.
+  uint64_t count;      // Elements at `input`; scatter, recv: at `output`. 0 is legal.
   uint64_t signature;  // Hash of operation, dtype, reduction, shape, root, scales, name, tag:
                        // SignatureOf in client/c.
   Ref meta;            // A Meta record, or kNullRef where all is said inline.
   uint32_t meta_bytes;
-  int32_t root;  // Broadcast: rank in the group. Plans: the plan's id.
+  int32_t root;  // Rank in the group: the root, or the peer of a message. Plans: the plan's id.
+                 // Groups: the id of the group that is made or given up.
   double prescale;
   double postscale;
   uint32_t bucket;  // kPlanBucket: index in the plan. Others: lower half of the sequence.
@@ -109,8 +110,9 @@ constexpr void SetSequence(uint64_t sequence, Descriptor* descriptor) {
 // A variable-length record in the slab: shape, then counts, then name. The daemon copies it before
 // reading.
 //   int64 shape[ndim]; int64 counts[count_count]; char name[name_bytes]; char site[site_bytes]
-// counts: allgather: elements of each rank of the group, in rank order. Reducescatter: the same, of
-// the outputs. Alltoall: size x size matrix, elements from rank i to rank j at [i * size + j].
+// counts: allgather, gather: elements of each rank of the group, in rank order. Reducescatter,
+// scatter: the same, of the outputs. Alltoall: size x size matrix, elements from rank i to rank j
+// at [i * size + j]. Groups: ranks of the job that are members, ascending.
 struct Meta {
   uint32_t ndim;  // <= kMaxDims.
   uint32_t count_count;
@@ -134,6 +136,7 @@ struct PlanHeader {
 static_assert(sizeof(PlanHeader) == 24);
 inline constexpr uint32_t kMaxPlanBuckets = 4096;
 inline constexpr uint32_t kMaxPlansPerClient = 256;
+inline constexpr uint32_t kMaxGroups = 4096;  // Of a job, ids: a group over nodes has two sockets.
 
 struct PlanBucket {
   Ref input;   // count elements, this rank's contribution.

@@ -1,9 +1,10 @@
 // Frames between daemons, on the data port (TCP). Little endian.
 //
-// Connection: node i dials its right neighbour i + 1 (mod n), once for each generation of a job;
-// payload flows to the right only, READY and acknowledgements to the left, floods (ABORT, LEAVE)
-// both ways. Handshake, before the first frame, with K = the generation's key (32 bytes, from the
-// scheduler) and both nonces random:
+// Connection: node i dials its right neighbour i + 1 (mod n), once for each generation of a job and
+// for each of its groups (over the nodes that have members), and the two nodes of a pair dial one
+// another when messages are to be sent; payload flows to the right only, READY and acknowledgements
+// to the left, floods (ABORT, LEAVE) both ways. Handshake, before the first frame, with K = the
+// generation's key (32 bytes, from the scheduler) and both nonces random:
 //   dialler  -> Hello{nonce_a}
 //   acceptor -> Challenge{nonce_b, HMAC-SHA256(K, "ringd-accept" | Hello | nonce_b)}
 //   dialler  -> Proof{HMAC-SHA256(K, "ringd-dial" | Hello | nonce_b)}
@@ -24,7 +25,7 @@
 namespace ringd::wire {
 
 inline constexpr uint32_t kMagic = 0x64676e72;  // "rngd"
-inline constexpr uint16_t kVersion = 1;
+inline constexpr uint16_t kVersion = 2;
 inline constexpr uint32_t kMaxPayloadBytes = 1u << 20;  // One data frame.
 inline constexpr uint32_t kMaxTextBytes = 1u << 20;     // One flood: plans are compared by text.
 // A connection, over all operations without READY.
@@ -33,15 +34,17 @@ inline constexpr uint32_t kMaxEarlyOperations = 4096;
 // One operation without READY.
 inline constexpr uint32_t kMaxEagerFrames = 8;
 // kAbortFrom only: the ring is broken.
-inline constexpr uint32_t kAllChannels = 0xffffffff;
+inline constexpr uint64_t kAllChannels = ~uint64_t{0};
+// Hello::group of the connections that carry messages (send, recv) between two nodes.
+inline constexpr uint16_t kMessages = 0xffff;
 
 struct Hello {
   uint32_t magic;
   uint16_t version;
-  uint16_t reserved;
-  char job[64];  // Zero-terminated.
+  uint16_t group;  // Whose ring; 0: the job's. kMessages: messages between two nodes.
+  char job[64];    // Zero-terminated.
   uint64_t generation;
-  uint32_t from_node;  // Index in the generation's node order.
+  uint32_t from_node;  // Index in the generation's node order, whatever the group.
   uint32_t to_node;
   uint8_t nonce[32];
 };
@@ -72,20 +75,40 @@ struct FrameHeader {
   FrameType type;
   uint16_t flags;
   uint64_t generation;
-  uint32_t channel;  // 0: the job's own sequence; groups and plans have numbers of their own
-                     // (ChannelId below).
-  uint32_t payload_bytes;
-  uint64_t sequence;   // 1, 2, 3, ... in the channel.
+  uint64_t channel;   // 0: the job's own sequence; groups, plans and messages have numbers of their
+                      // own (below).
+  uint64_t sequence;  // 1, 2, 3, ... in the channel.
   uint64_t signature;  // Metadata hash, tag included.
   uint64_t offset;
+  uint32_t payload_bytes;
   uint32_t origin;  // Floods: node that began it; a node that meets its own flood again drops it.
   uint32_t flood;   // Floods: origin's counter; a flood seen before is dropped.
+  uint32_t reserved;
 };
-static_assert(sizeof(FrameHeader) == 56);
+static_assert(sizeof(FrameHeader) == 64);
 
 // Channels: each is one sequence of operations, in order; different channels run independently of
 // each other.
-constexpr uint32_t ChannelId(uint32_t group, uint32_t plan) { return (group << 16) | plan; }
+constexpr uint64_t ChannelId(uint32_t group, uint32_t plan) {
+  return (uint64_t{group} << 16) | plan;
+}
+constexpr uint32_t ChannelGroup(uint64_t channel) { return (channel >> 16) & 0xffff; }
+constexpr uint32_t ChannelPlan(uint64_t channel) { return channel & 0xffff; }
+
+// On the connections between two nodes: messages of one pair of ranks with one tag. from_first:
+// from the node that comes first in the generation's order. from, to: local ranks, < 64.
+constexpr uint64_t MessageChannelId(uint32_t group, bool from_first, uint32_t from, uint32_t to,
+                                    uint32_t tag) {
+  return uint64_t{1} << 63 | uint64_t{from_first} << 62 | (uint64_t{group} & 0xffff) << 46 |
+         uint64_t{from & 0x3f} << 38 | uint64_t{to & 0x3f} << 32 | tag;
+}
+constexpr bool IsMessageChannel(uint64_t channel) { return channel >> 63 == 1; }
+// There, too: kAbortFrom of this channel says that the local rank has ended; what it had submitted
+// is in the kAbortFrom frames before.
+constexpr uint64_t EndedChannelId(bool on_first, uint32_t local_rank) {
+  return uint64_t{1} << 61 | uint64_t{on_first} << 60 | local_rank;
+}
+constexpr bool IsEndedChannel(uint64_t channel) { return channel >> 61 == 1; }
 
 // Payload of the floods: this record, then message, stderr tail, then description of the sender's
 // operation.

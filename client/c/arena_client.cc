@@ -48,7 +48,8 @@ ArenaClient::ArenaClient(ArenaClientOptions options)
       grow_(std::move(options.grow)),
       liveness_fd_(options.liveness_fd),
       standalone_(options.standalone),
-      spin_(options.info.local_size <= UsableCpus()) {}
+      spin_(options.info.local_size <= UsableCpus()),
+      groups_(options.info.world_size) {}
 
 ArenaClient::~ArenaClient() {
   for (auto& plan : plans_) delete plan.load();
@@ -164,9 +165,17 @@ int ArenaClient::SubmitBatch(const ringd_operation* operations, size_t n, ringd_
 
 int ArenaClient::Prepare(const ringd_operation& operation, Prepared* prepared) {
   OperationBytes bytes;
-  if (const int code = CheckOperation(operation, info_, &bytes); code != RINGD_OK) return code;
+  int code = RINGD_OK;
+  if (operation.group == 0) {
+    code = CheckOperation(operation, info_, &bytes);
+  } else {
+    ringd_info info;
+    code = FindGroup(operation.group, &info);
+    if (code == RINGD_OK) code = CheckOperation(operation, info, &bytes);
+  }
+  if (code != RINGD_OK) return code;
   prepared->descriptor = DescribeOperation(operation);
-  int code = PlaceBuffers(operation, bytes, prepared);
+  code = PlaceBuffers(operation, bytes, prepared);
   if (code == RINGD_OK) code = WriteMeta(operation, prepared);
   if (code != RINGD_OK) ReleaseHoldings(prepared->holdings);
   return code;

@@ -7,11 +7,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "client/c/arena_memory.h"
+#include "client/c/groups.h"
 #include "client/c/request.h"
 #include "client/c/ringd.h"
 #include "client/c/slots.h"
@@ -61,7 +64,10 @@ class ArenaClient {
   int Wait(ringd_handle handle, int64_t timeout_us);
   ringd_counters counters() const;
 
-  int RegisterPlan(const ringd_plan_bucket* buckets, uint32_t bucket_count,
+  int RegisterGroup(const int32_t* ranks, uint32_t n, int64_t timeout_us, uint32_t* group);
+  int UnregisterGroup(uint32_t group, int64_t timeout_us);
+
+  int RegisterPlan(uint32_t group, const ringd_plan_bucket* buckets, uint32_t bucket_count,
                    const ringd_plan_tensor* tensors, uint32_t tensor_count, int64_t timeout_us,
                    ringd_plan* plan);
   // Null, after Fail: no such plan.
@@ -88,6 +94,11 @@ class ArenaClient {
 
   explicit ArenaClient(ArenaClientOptions options);
 
+  // This rank and the size in numbers of the group.
+  int FindGroup(uint32_t group, ringd_info* info) const;
+  int AgreeOnGroup(Operation operation, uint32_t id, const std::vector<int32_t>& ranks,
+                   int64_t timeout_us);
+  std::atomic<Plan*>* FindPlace(ringd_plan plan);
   int Prepare(const ringd_operation& operation, Prepared* prepared);
   int PlaceBuffers(const ringd_operation& operation, const OperationBytes& bytes,
                    Prepared* prepared);
@@ -133,7 +144,10 @@ class ArenaClient {
 
   std::mutex grow_mu_;  // Held across grow_.
   std::mutex plan_mu_;
-  uint32_t last_plan_ = 0;  // Guarded by plan_mu_.
+  std::map<uint32_t, uint32_t> last_plans_;  // By group. Guarded by plan_mu_.
+
+  std::mutex group_mu_;  // Held while the ranks agree.
+  Groups groups_;
 };
 
 }  // namespace ringd::client

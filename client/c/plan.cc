@@ -28,7 +28,8 @@ arena::Descriptor PlanDescriptor(Operation operation, uint32_t id) {
   descriptor.input = arena::kNullRef;
   descriptor.output = arena::kNullRef;
   descriptor.meta = arena::kNullRef;
-  descriptor.root = static_cast<int32_t>(id);
+  descriptor.group = id >> 16;
+  descriptor.root = static_cast<int32_t>(id & 0xffff);
   descriptor.prescale = 1.0;
   descriptor.postscale = 1.0;
   return descriptor;
@@ -152,7 +153,7 @@ uint64_t Plan::Signature() const {
 
 std::vector<char> Plan::Record() const {
   arena::PlanHeader header{
-      .plan = id_, .bucket_count = bucket_count_, .tensor_count = tensor_count_};
+      .plan = id_ & 0xffff, .bucket_count = bucket_count_, .tensor_count = tensor_count_};
   std::vector<arena::PlanBucket> buckets(bucket_count_);
   for (uint32_t i = 0; i < bucket_count_; ++i) {
     const ringd_plan_bucket& options = buckets_[i].options;

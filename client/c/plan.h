@@ -22,7 +22,8 @@ class ArenaClient;
 // Failure: codes of ringd.h. A bucket that failed shows in the Wait of its step.
 class Plan {
  public:
-  // Checks, allocates and clears. `client` must outlive the plan. RINGD_INVALID_ARGUMENT,
+  // id: the group's in the upper 16 bits, the plan's in that group below. Checks, allocates and
+  // clears. `client` must outlive the plan. RINGD_INVALID_ARGUMENT,
   // RINGD_RESOURCE_EXHAUSTED.
   static int Create(ArenaClient* client, uint32_t id, const ringd_plan_bucket* buckets,
                     uint32_t bucket_count, const ringd_plan_tensor* tensors, uint32_t tensor_count,

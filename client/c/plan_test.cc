@@ -32,7 +32,7 @@ class PlanTest : public ::testing::Test {
     const ringd_plan_bucket buckets[] = {kSum, kSum};
     const ringd_plan_tensor tensors[] = {
         {"a", kFive, 1, 0}, {"b", kSquare, 2, 0}, {"c", kThree, 1, 1}};
-    return client_->RegisterPlan(buckets, 2, tensors, 3, -1, plan);
+    return client_->RegisterPlan(0, buckets, 2, tensors, 3, -1, plan);
   }
   void Start(FakeDaemon::Handler handler) {
     daemon_ = std::make_unique<FakeDaemon>();
@@ -143,10 +143,10 @@ TEST_F(PlanTest, Register_WrongArguments_AreRefusedHere) {
   const int64_t shape[] = {-1};
   const ringd_plan_tensor negative{"n", shape, 1, 0};
   const ringd_plan_tensor lost{"l", nullptr, 0, 1};
-  EXPECT_EQ(client_->RegisterPlan(&kSum, 1, &negative, 1, -1, &id), RINGD_INVALID_ARGUMENT);
-  EXPECT_EQ(client_->RegisterPlan(&kSum, 1, &lost, 1, -1, &id), RINGD_INVALID_ARGUMENT);
-  EXPECT_EQ(client_->RegisterPlan(&kSum, 1, nullptr, 0, -1, &id), RINGD_INVALID_ARGUMENT);
-  EXPECT_EQ(client_->RegisterPlan(&kSum, 0, nullptr, 0, -1, &id), RINGD_INVALID_ARGUMENT);
+  EXPECT_EQ(client_->RegisterPlan(0, &kSum, 1, &negative, 1, -1, &id), RINGD_INVALID_ARGUMENT);
+  EXPECT_EQ(client_->RegisterPlan(0, &kSum, 1, &lost, 1, -1, &id), RINGD_INVALID_ARGUMENT);
+  EXPECT_EQ(client_->RegisterPlan(0, &kSum, 1, nullptr, 0, -1, &id), RINGD_INVALID_ARGUMENT);
+  EXPECT_EQ(client_->RegisterPlan(0, &kSum, 0, nullptr, 0, -1, &id), RINGD_INVALID_ARGUMENT);
   EXPECT_TRUE(daemon_->seen().empty());
 }
 

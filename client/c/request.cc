@@ -13,12 +13,28 @@ namespace {
 
 constexpr uint64_t kMaxOperationBytes = uint64_t{1} << 47;  // Half of what a Ref can address.
 
-bool Carries(Operation operation) {
-  return operation != Operation::kNoop && operation != Operation::kBarrier;
+bool Reduces(Operation operation) {
+  return operation == Operation::kAllreduce || operation == Operation::kReduceScatter ||
+         operation == Operation::kReduce;
 }
 
-bool Reduces(Operation operation) {
-  return operation == Operation::kAllreduce || operation == Operation::kReduceScatter;
+bool HasRoot(Operation operation) {
+  return operation == Operation::kBroadcast || operation == Operation::kReduce ||
+         operation == Operation::kGather || operation == Operation::kScatter;
+}
+
+bool IsMessage(Operation operation) {
+  return operation == Operation::kSend || operation == Operation::kRecv;
+}
+
+// Groups are made by ArenaClient::AgreeOnGroup; nothing moves.
+bool IsOfGroups(Operation operation) {
+  return operation == Operation::kGroupRegister || operation == Operation::kGroupUnregister;
+}
+
+bool Carries(Operation operation) {
+  return operation != Operation::kNoop && operation != Operation::kBarrier &&
+         !IsOfGroups(operation);
 }
 
 int Invalid(const ringd_operation& operation, const char* why) {
@@ -38,12 +54,16 @@ int CheckKind(const ringd_operation& operation, const ringd_info& info) {
     case Operation::kBroadcast:
     case Operation::kReduceScatter:
     case Operation::kAlltoall:
+    case Operation::kReduce:
+    case Operation::kGather:
+    case Operation::kScatter:
+    case Operation::kSend:
+    case Operation::kRecv:
       break;
     default:
       return FailFormat(Code::kInvalidArgument, "operation %u is not available",
                         operation.operation);
   }
-  if (operation.group != 0) return Invalid(operation, "no such group; only 0 (all ranks) exists");
   const auto kind = static_cast<Operation>(operation.operation);
   if (!Carries(kind)) return RINGD_OK;
   if (operation.dtype >= kDTypeCount || DTypeBytes(static_cast<DType>(operation.dtype)) == 0) {
@@ -62,9 +82,16 @@ int CheckKind(const ringd_operation& operation, const ringd_info& info) {
   if (Reduces(kind) && (std::isnan(operation.prescale) || std::isnan(operation.postscale))) {
     return Invalid(operation, "a scale factor is not a number");
   }
-  if (kind == Operation::kBroadcast && (operation.root < 0 || operation.root >= info.world_size)) {
-    return FailFormat(Code::kInvalidArgument, "broadcast: root %d is not a rank of a job of %d",
-                      operation.root, info.world_size);
+  const bool is_rank = operation.root >= 0 && operation.root < info.world_size;
+  if (HasRoot(kind) && !is_rank) {
+    return FailFormat(Code::kInvalidArgument, "%s: root %d is not a rank of a %s of %d",
+                      OperationName(kind), operation.root, operation.group == 0 ? "job" : "group",
+                      info.world_size);
+  }
+  if (IsMessage(kind) && (!is_rank || operation.root == info.rank)) {
+    return FailFormat(Code::kInvalidArgument, "%s: %d is not another rank of a %s of %d",
+                      OperationName(kind), operation.root, operation.group == 0 ? "job" : "group",
+                      info.world_size);
   }
   return RINGD_OK;
 }
@@ -104,14 +131,22 @@ int ExpectedElements(const ringd_operation& operation, const ringd_info& info, u
   const auto size = static_cast<size_t>(info.world_size);
   const auto rank = static_cast<size_t>(info.rank);
   const auto kind = static_cast<Operation>(operation.operation);
+  const bool is_root = operation.root == info.rank;
+  const bool gathers = kind == Operation::kAllgather || kind == Operation::kGather;
+  const bool scatters = kind == Operation::kScatter;
   *input = operation.count;
   *output = operation.count;
-  if (kind == Operation::kAllreduce || kind == Operation::kBroadcast) {
+  if (kind == Operation::kAllreduce || kind == Operation::kBroadcast ||
+      kind == Operation::kReduce || IsMessage(kind)) {
+    if (kind == Operation::kSend || (kind == Operation::kReduce && !is_root)) *output = 0;
     return operation.count_count == 0 ? RINGD_OK : Invalid(operation, "takes no counts");
   }
   if (operation.count_count == 0) {
-    if (kind == Operation::kAllgather) {
-      *output = operation.count * size;
+    if (gathers) {
+      *output = kind == Operation::kGather && !is_root ? 0 : operation.count * size;
+    } else if (scatters) {
+      *input = is_root ? operation.output_count * size : 0;
+      *output = operation.output_count;
     } else if (operation.count % size != 0) {
       return Invalid(operation, "count is not a multiple of the number of ranks; give counts");
     } else if (kind == Operation::kReduceScatter) {
@@ -132,8 +167,10 @@ int ExpectedElements(const ringd_operation& operation, const ringd_info& info, u
   } else {
     good = SumCounts(operation.counts, size, 1, &sum);
     const auto own = static_cast<uint64_t>(operation.counts[rank]);
-    *input = kind == Operation::kAllgather ? own : sum;
-    *output = kind == Operation::kAllgather ? sum : own;
+    *input = gathers ? own : sum;
+    *output = gathers ? sum : own;
+    if (kind == Operation::kGather && !is_root) *output = 0;
+    if (scatters && !is_root) *input = 0;
   }
   return good ? RINGD_OK : Invalid(operation, "counts are negative or too large");
 }
@@ -170,8 +207,11 @@ int CheckOperation(const ringd_operation& operation, const ringd_info& info,
   const uint64_t element_bytes = DTypeBytes(static_cast<DType>(operation.dtype));
   bytes->input = input * element_bytes;
   bytes->output = output * element_bytes;
-  bytes->may_run_in_place = kind == Operation::kAllreduce || kind == Operation::kBroadcast;
-  bytes->reads_input = kind != Operation::kBroadcast || operation.root == info.rank;
+  const bool is_root = operation.root == info.rank;
+  bytes->may_run_in_place = kind == Operation::kAllreduce || kind == Operation::kBroadcast ||
+                            (kind == Operation::kReduce && is_root);
+  bytes->reads_input = kind != Operation::kRecv &&
+                       (is_root || (kind != Operation::kBroadcast && kind != Operation::kScatter));
   if (std::max(bytes->input, bytes->output) > kMaxOperationBytes) {
     return Invalid(operation, "count is too large");
   }
@@ -204,11 +244,13 @@ arena::Descriptor DescribeOperation(const ringd_operation& operation) {
     agreed.ndim = 0;
   }
   if (!Reduces(kind)) agreed.prescale = agreed.postscale = 1.0;
-  if (kind != Operation::kBroadcast) agreed.root = 0;
+  if (!HasRoot(kind)) agreed.root = 0;
+  if (kind == Operation::kRecv) agreed.operation = static_cast<uint32_t>(Operation::kSend);
   descriptor.dtype = static_cast<DType>(agreed.dtype);
   descriptor.reduction = static_cast<Reduction>(agreed.reduction);
   descriptor.count = Carries(kind) ? operation.count : 0;
-  descriptor.root = agreed.root;
+  if (kind == Operation::kScatter) descriptor.count = operation.output_count;
+  descriptor.root = IsMessage(kind) ? operation.root : agreed.root;
   descriptor.prescale = agreed.prescale;
   descriptor.postscale = agreed.postscale;
   descriptor.signature = SignatureOf(agreed);

@@ -264,13 +264,29 @@ int ringd_wait(ringd_handle handle, int64_t timeout_us) {
   return client ? client->Wait(handle, timeout_us) : Call::code();
 }
 
+int ringd_group_register(const int32_t* ranks, uint32_t n, int64_t timeout_us, uint32_t* group) {
+  const Call client;
+  return client ? client->RegisterGroup(ranks, n, timeout_us, group) : Call::code();
+}
+
+int ringd_group_unregister(uint32_t group, int64_t timeout_us) {
+  const Call client;
+  return client ? client->UnregisterGroup(group, timeout_us) : Call::code();
+}
+
 int ringd_plan_register(const ringd_plan_bucket* buckets, uint32_t bucket_count,
                         const ringd_plan_tensor* tensors, uint32_t tensor_count, int64_t timeout_us,
                         ringd_plan* plan) {
+  return ringd_plan_register_in(0, buckets, bucket_count, tensors, tensor_count, timeout_us, plan);
+}
+
+int ringd_plan_register_in(uint32_t group, const ringd_plan_bucket* buckets, uint32_t bucket_count,
+                           const ringd_plan_tensor* tensors, uint32_t tensor_count,
+                           int64_t timeout_us, ringd_plan* plan) {
   const Call client;
-  return client
-             ? client->RegisterPlan(buckets, bucket_count, tensors, tensor_count, timeout_us, plan)
-             : Call::code();
+  return client ? client->RegisterPlan(group, buckets, bucket_count, tensors, tensor_count,
+                                       timeout_us, plan)
+                : Call::code();
 }
 
 void* ringd_plan_tensor_data(ringd_plan plan, uint32_t index) {

@@ -85,9 +85,9 @@ typedef struct {
   uint32_t operation;
   uint32_t dtype;
   uint32_t reduction;
-  uint32_t group;  // 0: all ranks.
-  int32_t root;
-  uint64_t count;  // Elements at input.
+  uint32_t group;  // 0: all ranks. Ranks and counts below are in numbers of the group.
+  int32_t root;    // send, recv: the other rank.
+  uint64_t count;  // Elements at input; recv: those that are expected.
   const void*
       input;     // In the arena: used where it lies. Else copied in before ringd_submit returns.
   void* output;  // In the arena: written where it lies. Else copied out by the wait that finds it
@@ -95,20 +95,24 @@ typedef struct {
   uint64_t output_count;  // Elements at output.
   const int64_t* shape;   // ndim numbers: for signatures and messages.
   uint32_t ndim;
-  uint32_t count_count;  // Length of counts.
-  const int64_t*
-      counts;  // allgather, reducescatter: elements a rank; alltoall: matrix [from * size + to].
-  const char* name;  // NULL: unnamed, matched by order.
-  const char* site;  // NULL or "train.py:41".
-  double prescale;   // 1.0: none.
+  uint32_t count_count;   // Length of counts.
+  const int64_t* counts;  // allgather, gather, reducescatter, scatter: elements a rank, NULL: all
+                          // alike; alltoall: matrix [from * size + to].
+  const char* name;       // NULL: unnamed, matched by order.
+  const char* site;       // NULL or "train.py:41".
+  double prescale;        // 1.0: none.
   double postscale;
-  uint32_t tag;
+  uint32_t tag;    // send, recv: messages with one tag keep their order.
   uint32_t flags;  // arena::DescriptorFlags that a caller may set: beside.
 } ringd_operation;
 
 typedef uint64_t
     ringd_handle;  // 0: none. A handle is used up by the ringd_wait that returns its result.
 
+// The root alone has an output in reduce and gather (output_count 0 elsewhere) and an input in
+// scatter (count 0 elsewhere). A message is over when it has been received; the k-th send to a rank
+// with a tag meets its k-th recv from this one, whatever else is called in between.
+//
 // Never blocks on the daemon. The memory must stay as it is until the operation is over.
 RINGD_API int ringd_submit(const ringd_operation* operation, ringd_handle* handle);
 // n operations become visible together.
@@ -120,6 +124,18 @@ RINGD_API int ringd_poll(ringd_handle handle);
 // handler ran and RINGD_DEADLINE_EXCEEDED after timeout_us (< 0: none): the handle is still good
 // after these two.
 RINGD_API int ringd_wait(ringd_handle handle, int64_t timeout_us);
+
+// Groups of ranks (process sets). COLLECTIVE: every rank of the job calls both in the same order,
+// members or not. Ids are 1, 2, 3, ..., the same on all ranks; those given up come back, the oldest
+// first.
+// ranks: ascending, each once. Ranks that are a group already give its id (all ranks: 0), which
+// then has to be given up as often. Blocks until all ranks agree (RINGD_MISMATCH names ranks and
+// both values) and the members are connected, with timeout_us and RINGD_INTERRUPTED as in
+// ringd_wait, except that the call may then not be resumed.
+RINGD_API int ringd_group_register(const int32_t* ranks, uint32_t n, int64_t timeout_us,
+                                   uint32_t* group);
+// Operations of the group that are not over fail.
+RINGD_API int ringd_group_unregister(uint32_t group, int64_t timeout_us);
 
 // Bucket plans: proto/arena.h has their record, daemon/README.md what becomes of one.
 typedef struct {
@@ -145,6 +161,10 @@ typedef uint32_t ringd_plan;
 RINGD_API int ringd_plan_register(const ringd_plan_bucket* buckets, uint32_t bucket_count,
                                   const ringd_plan_tensor* tensors, uint32_t tensor_count,
                                   int64_t timeout_us, ringd_plan* plan);
+// The same in a group: all of its ranks call it.
+RINGD_API int ringd_plan_register_in(uint32_t group, const ringd_plan_bucket* buckets,
+                                     uint32_t bucket_count, const ringd_plan_tensor* tensors,
+                                     uint32_t tensor_count, int64_t timeout_us, ringd_plan* plan);
 // Where tensor `index` lies: its part of the bucket's buffer.
 RINGD_API void* ringd_plan_tensor_data(ringd_plan plan, uint32_t index);
 // Marks tensor `index` ready; the last one of a bucket submits it. Twice in one step:

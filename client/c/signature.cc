@@ -38,7 +38,8 @@ uint64_t SignatureOf(const ringd_operation& operation) {
   hasher.Add(operation.prescale);
   hasher.Add(operation.postscale);
   const auto kind = static_cast<Operation>(operation.operation);
-  const bool first_may_differ = kind == Operation::kAllgather || kind == Operation::kAlltoall;
+  const bool first_may_differ = kind == Operation::kAllgather || kind == Operation::kAlltoall ||
+                                kind == Operation::kGather || kind == Operation::kScatter;
   hasher.Add(uint64_t{operation.ndim});
   for (uint32_t i = first_may_differ ? 1 : 0; i < operation.ndim; ++i) {
     hasher.Add(static_cast<uint64_t>(operation.shape[i]));

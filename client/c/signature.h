@@ -28,7 +28,7 @@ class Hasher {
 };
 
 // Of operation, dtype, reduction, group, shape, root, scales, name and tag. Without the first
-// dimension for allgather and alltoall, where it may differ.
+// dimension for allgather, alltoall, gather and scatter, where it may differ.
 uint64_t SignatureOf(const ringd_operation& operation);
 
 }  // namespace ringd::client

@@ -11,7 +11,7 @@ namespace {
 constexpr uint64_t kLongCopyBytes = 64u << 10;  // Above, a copy gives the GIL up.
 constexpr int64_t kGilWaitMicros =
     20;  // Taking the GIL back costs up to 5 ms: wait this long before.
-constexpr Py_ssize_t kOperationArguments = 16;
+constexpr Py_ssize_t kOperationArguments = 16;  // And the group, unless it is 0.
 
 struct State {
   PyObject* error_factory;
@@ -109,8 +109,9 @@ struct OperationRoom {
 };
 
 // (operation, dtype, reduction, root, input, count, output, output_count, shape, counts, name,
-// site, prescale, postscale, tag, flags); counts: None or the bytes of native int64.
-bool ReadOperation(Arguments arguments, OperationRoom* room, ringd_operation* operation) {
+// site, prescale, postscale, tag, flags, group); counts: None or the bytes of native int64.
+bool ReadOperation(Arguments arguments, Py_ssize_t count, OperationRoom* room,
+                   ringd_operation* operation) {
   Reader reader(arguments);
   *operation = ringd_operation{.size = sizeof(ringd_operation)};
   operation->operation = reader.Uint32();
@@ -140,6 +141,7 @@ bool ReadOperation(Arguments arguments, OperationRoom* room, ringd_operation* op
   operation->postscale = reader.Float();
   operation->tag = reader.Uint32();
   operation->flags = reader.Uint32();
+  if (count > kOperationArguments) operation->group = reader.Uint32();
   return reader.good();
 }
 
@@ -148,10 +150,12 @@ bool IsLong(const ringd_operation& operation) {
 }
 
 PyObject* Submit(PyObject* module, Arguments arguments, Py_ssize_t count) {
-  if (!HasCount(count, kOperationArguments, "submit")) return nullptr;
+  if (count != kOperationArguments + 1 && !HasCount(count, kOperationArguments, "submit")) {
+    return nullptr;
+  }
   OperationRoom room;
   ringd_operation operation;
-  if (!ReadOperation(arguments, &room, &operation)) return nullptr;
+  if (!ReadOperation(arguments, count, &room, &operation)) return nullptr;
   ringd_handle handle = 0;
   int code = RINGD_OK;
   if (IsLong(operation)) {
@@ -174,13 +178,14 @@ PyObject* SubmitBatch(PyObject* module, PyObject* list) {
   std::vector<ringd_operation> operations(static_cast<size_t>(n));
   for (Py_ssize_t i = 0; i < n; ++i) {
     PyObject* const tuple = PyList_GetItem(list, i);
-    if (!PyTuple_Check(tuple) || PyTuple_Size(tuple) != kOperationArguments) {
+    const Py_ssize_t count = PyTuple_Check(tuple) ? PyTuple_Size(tuple) : 0;
+    if (count != kOperationArguments && count != kOperationArguments + 1) {
       PyErr_SetString(PyExc_TypeError, "submit_batch() takes tuples of submit()'s arguments");
       return nullptr;
     }
-    PyObject* fields[kOperationArguments];
-    for (Py_ssize_t j = 0; j < kOperationArguments; ++j) fields[j] = PyTuple_GetItem(tuple, j);
-    if (!ReadOperation(fields, &rooms[i], &operations[i])) return nullptr;
+    PyObject* fields[kOperationArguments + 1];
+    for (Py_ssize_t j = 0; j < count; ++j) fields[j] = PyTuple_GetItem(tuple, j);
+    if (!ReadOperation(fields, count, &rooms[i], &operations[i])) return nullptr;
   }
   std::vector<ringd_handle> handles(static_cast<size_t>(n));
   int code = RINGD_OK;
@@ -260,6 +265,8 @@ PyModuleDef* Definition() {
       {"submit_batch", SubmitBatch, METH_O, nullptr},
       {"poll", Poll, METH_O, nullptr},
       {"wait", Fast(Wait), METH_FASTCALL, nullptr},
+      {"group_register", Fast(GroupRegister), METH_FASTCALL, nullptr},
+      {"group_unregister", Fast(GroupUnregister), METH_FASTCALL, nullptr},
       {"plan_register", Fast(PlanRegister), METH_FASTCALL, nullptr},
       {"plan_tensor_data", Fast(PlanTensorData), METH_FASTCALL, nullptr},
       {"plan_ready", Fast(PlanReady), METH_FASTCALL, nullptr},

@@ -5,8 +5,10 @@
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <signal.h>
 
 #include <cstdint>
+#include <initializer_list>
 
 #include "client/c/ringd.h"
 
@@ -36,6 +38,23 @@ class WithoutGil {
 
  private:
   PyThreadState* const state_;
+};
+
+// Registering can't be resumed, so only the signals that end a program interrupt it; others wait.
+class OnlyEndingSignals {
+ public:
+  OnlyEndingSignals() {
+    sigset_t others;
+    sigfillset(&others);
+    for (const int signal : {SIGINT, SIGTERM, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) {
+      sigdelset(&others, signal);
+    }
+    pthread_sigmask(SIG_BLOCK, &others, &before_);
+  }
+  ~OnlyEndingSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_;
 };
 
 // Calls wait(slice_us) without the GIL until it returns something else than "not yet", running
@@ -85,6 +104,10 @@ class Reader {
 // (capacity numbers) or on the heap (*heap, to be freed by the caller with PyMem_Free).
 int64_t* ReadInts(PyObject* tuple, int64_t* inline_room, Py_ssize_t capacity, int64_t** heap,
                   Py_ssize_t* count);
+
+// Functions of group.cc.
+PyObject* GroupRegister(PyObject* module, Arguments arguments, Py_ssize_t count);
+PyObject* GroupUnregister(PyObject* module, Arguments arguments, Py_ssize_t count);
 
 // Functions of plan.cc.
 PyObject* PlanRegister(PyObject* module, Arguments arguments, Py_ssize_t count);

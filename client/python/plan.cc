@@ -1,29 +1,10 @@
 // Bucket plans.
-#include <signal.h>
-
 #include <vector>
 
 #include "client/python/core.h"
 
 namespace ringd::python {
 namespace {
-
-// Registering can't be resumed, so only the signals that end a program interrupt it; others wait.
-class OnlyEndingSignals {
- public:
-  OnlyEndingSignals() {
-    sigset_t others;
-    sigfillset(&others);
-    for (const int signal : {SIGINT, SIGTERM, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) {
-      sigdelset(&others, signal);
-    }
-    pthread_sigmask(SIG_BLOCK, &others, &before_);
-  }
-  ~OnlyEndingSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-
- private:
-  sigset_t before_;
-};
 
 // The memory that the plan's C structs point into.
 struct PlanArguments {
@@ -88,9 +69,9 @@ bool ReadTensors(PyObject* list, PlanArguments* plan) {
 
 }  // namespace
 
-// plan_register(buckets, tensors, timeout_us) -> plan
+// plan_register(buckets, tensors, timeout_us, group = 0) -> plan
 PyObject* PlanRegister(PyObject* module, Arguments arguments, Py_ssize_t count) {
-  if (!HasCount(count, 3, "plan_register")) return nullptr;
+  if (count != 4 && !HasCount(count, 3, "plan_register")) return nullptr;
   if (!PyList_Check(arguments[0]) || !PyList_Check(arguments[1])) {
     PyErr_SetString(PyExc_TypeError, "plan_register() takes two lists");
     return nullptr;
@@ -98,6 +79,7 @@ PyObject* PlanRegister(PyObject* module, Arguments arguments, Py_ssize_t count) 
   PlanArguments given;
   Reader reader(arguments + 2);
   const int64_t timeout_us = reader.Int();
+  const uint32_t group = count == 4 ? reader.Uint32() : 0;
   if (!reader.good() || !ReadBuckets(arguments[0], &given) || !ReadTensors(arguments[1], &given)) {
     return nullptr;
   }
@@ -106,9 +88,9 @@ PyObject* PlanRegister(PyObject* module, Arguments arguments, Py_ssize_t count) 
   {
     const WithoutGil without_gil;
     const OnlyEndingSignals only_ending_signals;
-    code = ringd_plan_register(given.buckets.data(), static_cast<uint32_t>(given.buckets.size()),
-                               given.tensors.data(), static_cast<uint32_t>(given.tensors.size()),
-                               timeout_us, &plan);
+    code = ringd_plan_register_in(group, given.buckets.data(),
+                                  static_cast<uint32_t>(given.buckets.size()), given.tensors.data(),
+                                  static_cast<uint32_t>(given.tensors.size()), timeout_us, &plan);
   }
   if (code == RINGD_INTERRUPTED && PyErr_CheckSignals() != 0) return nullptr;
   return code == RINGD_OK ? PyLong_FromUnsignedLong(plan) : RaiseLastError(module);

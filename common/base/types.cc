@@ -26,7 +26,9 @@ constexpr const char* kOperationNames[kOperationCount] = {"invalid",
                                                           "scatter",
                                                           "send",
                                                           "recv",
-                                                          "join"};
+                                                          "join",
+                                                          "group_register",
+                                                          "group_unregister"};
 
 template <size_t N>
 const char* NameAt(const char* const (&names)[N], size_t index) {

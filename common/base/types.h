@@ -56,8 +56,10 @@ enum class Operation : uint8_t {
   kSend = 14,
   kRecv = 15,
   kJoin = 16,
+  kGroupRegister = 17,
+  kGroupUnregister = 18,
 };
-inline constexpr int kOperationCount = 17;
+inline constexpr int kOperationCount = 19;
 
 // Bytes of one element; 0 for kInvalid and for numbers outside the enumeration.
 constexpr size_t DTypeBytes(DType dtype) {

@@ -25,17 +25,21 @@ struct GroupLayout {
   };
   std::vector<Node> nodes;
   int node_index = 0;  // This node.
+  // Ranks of the job by rank of the group; empty: the same numbers.
+  std::vector<int> members;
 
   int size() const { return nodes.empty() ? 0 : nodes.back().first_rank + nodes.back().rank_count; }
   int local_count() const { return nodes[node_index].rank_count; }
   int first_local_rank() const { return nodes[node_index].first_rank; }
   int node_count() const { return static_cast<int>(nodes.size()); }
+  // What messages call a rank.
+  int JobRank(int rank) const { return members.empty() ? rank : members[rank]; }
 };
 
 // One operation in its channel. Channels are independent; inside one, operations are numbered 1, 2,
 // 3, ...
 struct OperationKey {
-  uint32_t channel = 0;
+  uint64_t channel = 0;
   uint64_t sequence = 0;
   friend bool operator==(const OperationKey&, const OperationKey&) = default;
 };
@@ -55,6 +59,9 @@ struct RankBuffer {
 //   root's input (or its output when in place) to every rank's output reducescatter  sum(counts)
 //   in, counts[rank] out: the rank's slice of the reduction alltoall       counts[from * size +
 //   to]; input ordered by `to`, output by `from` barrier        nothing
+//   reduce         allreduce whose root alone has an output
+//   gather         allgather whose root alone has an output
+//   scatter        sum(counts) in at the root, counts[rank] out
 // For plan registration and other agreement-only operations: kBarrier with a signature.
 struct Collective {
   Operation operation = Operation::kInvalid;

@@ -285,6 +285,75 @@ TEST_P(CommunicatorConformanceTest, ReduceScatter_UnevenCounts_GivesEachRankItsS
   }
 }
 
+TEST_P(CommunicatorConformanceTest, Reduce_EveryRoot_ReachesTheRootAlone) {
+  Driver driver(cluster_.get(), node_count());
+  uint64_t sequence = 0;
+  for (const DType dtype : kDTypes) {
+    for (int root = 0; root < size_; ++root) {
+      for (const uint64_t count : kCounts) {
+        Collective c = MakeReduction(Operation::kReduce, dtype, Reduction::kSum, size_);
+        c.root = root;
+        c.count = count;
+        const auto inputs = MakeInputs(dtype, std::vector<uint64_t>(size_, count), 8);
+        std::vector<uint64_t> received(size_, 0);
+        received[root] = count;
+        const bool in_place = ++sequence % 2 == 0;
+        auto running = driver.Prepare(c, inputs, MakeOutputs(dtype, received));
+        for (const auto& collective : running->by_node) {
+          for (RankBuffer& rank : collective->ranks) {
+            const bool is_root = rank.input == running->inputs[root].data();
+            if (!is_root) rank.output = nullptr;
+            if (is_root && in_place) rank.output = running->inputs[root].data();
+          }
+        }
+        driver.Start({0, sequence}, running);
+        ASSERT_TRUE(driver.Finish(running)) << Describe(c);
+        const Bytes expected = ReferenceReduce(dtype, c.reduction, c.scaling, inputs);
+        ExpectEqual(dtype, expected, (in_place ? running->inputs : running->outputs)[root],
+                    Describe(c));
+        for (int rank = 0; rank < size_; ++rank) {
+          if (rank != root || !in_place)
+            ExpectEqual(dtype, inputs[rank], running->inputs[rank], "input of " + Describe(c));
+        }
+      }
+    }
+  }
+}
+
+TEST_P(CommunicatorConformanceTest, GatherAndScatter_UnevenCounts_AreEachOthersReverse) {
+  Driver driver(cluster_.get(), node_count());
+  uint64_t sequence = 0;
+  for (const DType dtype : kDTypes) {
+    for (int root = 0; root < size_; ++root) {
+      for (const uint64_t base : kCounts) {
+        Collective c;
+        c.operation = Operation::kGather;
+        c.dtype = dtype;
+        c.root = root;
+        for (int rank = 0; rank < size_; ++rank) c.counts.push_back(rank == 1 ? 0 : base + rank);
+        const auto parts = MakeInputs(dtype, c.counts, 9);
+        Bytes whole;
+        for (const Bytes& part : parts) whole.insert(whole.end(), part.begin(), part.end());
+        std::vector<uint64_t> at_root(size_, 0);
+        at_root[root] = whole.size() / DTypeBytes(dtype);
+        auto gathered = driver.Prepare(c, parts, MakeOutputs(dtype, at_root));
+        driver.Start({0, ++sequence}, gathered);
+        ASSERT_TRUE(driver.Finish(gathered)) << Describe(c);
+        ExpectEqual(dtype, whole, gathered->outputs[root], Describe(c));
+        c.operation = Operation::kScatter;
+        std::vector<Bytes> inputs(size_);
+        inputs[root] = whole;
+        auto scattered = driver.Prepare(c, inputs, MakeOutputs(dtype, c.counts));
+        driver.Start({0, ++sequence}, scattered);
+        ASSERT_TRUE(driver.Finish(scattered)) << Describe(c);
+        for (int rank = 0; rank < size_; ++rank) {
+          ExpectEqual(dtype, parts[rank], scattered->outputs[rank], Describe(c));
+        }
+      }
+    }
+  }
+}
+
 TEST_P(CommunicatorConformanceTest, Alltoall_UnevenSplits_DeliversEachPart) {
   Driver driver(cluster_.get(), node_count());
   uint64_t sequence = 0;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "common/reduce/reduce.h"
+#include "daemon/collectives/rooted.h"
 
 namespace ringd::daemon {
 namespace {
@@ -175,7 +176,9 @@ class LocalCommunicator : public Communicator {
     }
   }
 
-  void Start(OperationKey, std::shared_ptr<const Collective> collective, Done done) override {
+  void Start(OperationKey, std::shared_ptr<const Collective> given, Done done) override {
+    const int size = static_cast<int>(given->ranks.size());
+    const std::shared_ptr<const Collective> collective = WithoutRoot(std::move(given), size);
     const size_t element_bytes = DTypeBytes(collective->dtype);
     switch (collective->operation) {
       case Operation::kAllreduce:

@@ -69,6 +69,17 @@ std::vector<Bytes> AllToAll(const Collective& collective) {
   return results;
 }
 
+std::vector<Bytes> Scatter(const Collective& collective) {
+  std::vector<Bytes> results(collective.ranks.size());
+  const std::byte* data = InputOf(collective.ranks[collective.root]);
+  for (size_t rank = 0; rank < results.size(); ++rank) {
+    const uint64_t bytes = collective.counts[rank] * DTypeBytes(collective.dtype);
+    Append(&results[rank], data, bytes);
+    if (bytes > 0) data += bytes;
+  }
+  return results;
+}
+
 // Every rank's result; the inputs are as they were.
 std::vector<Bytes> ResultsOf(const Collective& collective) {
   const size_t size = collective.ranks.size();
@@ -81,6 +92,18 @@ std::vector<Bytes> ResultsOf(const Collective& collective) {
       return std::vector<Bytes>(size, AllGather(collective));
     case Operation::kAlltoall:
       return AllToAll(collective);
+    case Operation::kReduce: {
+      std::vector<Bytes> results(size);
+      results[collective.root] = Reduced(collective, 0, collective.count);
+      return results;
+    }
+    case Operation::kGather: {
+      std::vector<Bytes> results(size);
+      results[collective.root] = AllGather(collective);
+      return results;
+    }
+    case Operation::kScatter:
+      return Scatter(collective);
     case Operation::kBroadcast: {
       Bytes result;
       Append(&result, InputOf(collective.ranks[collective.root]),

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "proto/wire.h"
 
 namespace ringd::daemon {
 namespace {
@@ -103,13 +104,25 @@ absl::string_view Headline(absl::string_view text) {
 
 }  // namespace
 
+std::string ChannelText(uint64_t channel) {
+  if (wire::IsMessageChannel(channel)) return absl::StrCat(" with tag ", channel & 0xffffffff);
+  const uint32_t plan = wire::ChannelPlan(channel);
+  const uint32_t group = wire::ChannelGroup(channel);
+  return absl::StrCat(plan == 0 ? "" : absl::StrCat(" of plan ", plan),
+                      group == 0 ? "" : absl::StrCat(" of group ", group));
+}
+
+std::string OperationText(OperationKey key) {
+  if (wire::IsMessageChannel(key.channel)) {
+    return absl::StrCat("message", ChannelText(key.channel));
+  }
+  return absl::StrCat("operation s.", key.sequence, ChannelText(key.channel));
+}
+
 std::string MismatchMessage(OperationKey key, absl::string_view first, absl::string_view second) {
   const Described a = SplitRank(first);
   const Described b = SplitRank(second);
-  const std::string operation = absl::StrCat(
-      "operation s.", key.sequence,
-      (key.channel & 0xffff) == 0 ? "" : absl::StrCat(" of plan ", key.channel & 0xffff),
-      " is not the same on all ranks: ");
+  const std::string operation = absl::StrCat(OperationText(key), " is not the same on all ranks: ");
   if (IsPlan(a.text) && IsPlan(b.text)) return absl::StrCat(operation, PlanDifference(a, b));
   std::string message = absl::StrCat(operation, a.rank, " called ", Headline(a.text), ", ", b.rank,
                                      " called ", Headline(b.text));

@@ -20,6 +20,11 @@ namespace ringd::daemon {
 inline constexpr char kPlanTextBucket[] = "bucket";
 inline constexpr char kPlanTextTensor[] = "tensor";
 
+// " of plan 2 of group 5", " with tag 3"; empty for the job's own sequence.
+std::string ChannelText(uint64_t channel);
+// "operation s.5 of group 3", "message with tag 1".
+std::string OperationText(OperationKey key);
+
 // What to tell the ranks: "operation s.5 is not the same on all ranks: rank 0 called allreduce
 // float32[10] sum, rank 1 called ...". Plans: names the first tensor that one of them lacks, or
 // that has another dtype, shape or bucket, with both values. first and second:

@@ -12,6 +12,7 @@
 #include "common/base/futex.h"
 #include "common/log/log.h"
 #include "common/reduce/reduce.h"
+#include "proto/wire.h"
 
 namespace ringd::daemon {
 namespace {
@@ -58,6 +59,8 @@ absl::StatusOr<std::unique_ptr<EngineImpl>> EngineImpl::Create(Options options) 
     auto port = engine->options_.make_data_port(&engine->loop_);
     if (!port.ok()) return port.status();
     engine->data_port_ = *std::move(port);
+    engine->data_port_->set_wanted_handler(
+        [impl = engine.get()](const RingRequest& request) { impl->OnRingWanted(request); });
     engine->data_address_ =
         absl::StrCat(engine->options_.data_host, ":", engine->data_port_->port());
   }
@@ -311,6 +314,11 @@ absl::Status EngineImpl::BeginJob(const JobGeneration& generation, RingSockets s
     }
     if (events_.stalled) events_.stalled(name, std::move(stall));
   };
+  events.open_communicator = [this, generation](uint32_t group, const GroupLayout& layout,
+                                                const std::vector<int>& nodes,
+                                                Messages::Opened opened) {
+    OpenCommunicator(generation, group, layout, nodes, std::move(opened));
+  };
   jobs_[name] = std::make_unique<Job>(generation, std::move(communicator), &loop_, incarnation_,
                                       std::move(events));
   UpdateRings();
@@ -318,6 +326,69 @@ absl::Status EngineImpl::BeginJob(const JobGeneration& generation, RingSockets s
                             generation.generation, generation.layout.node_count(),
                             generation.layout.local_count());
   return absl::OkStatus();
+}
+
+void EngineImpl::OpenCommunicator(const JobGeneration& generation, uint32_t group,
+                                  const GroupLayout& layout, const std::vector<int>& nodes,
+                                  Messages::Opened opened) {
+  JobGeneration part = generation;
+  part.layout = layout;
+  const std::string& name = generation.job;
+  const auto make = [this, part, group](RingSockets sockets) {
+    return options_.make_communicator(part, sockets, &loop_,
+                                      [this, name = part.job, group](const Outcome& outcome) {
+                                        if (Job* job = FindJob(name); job != nullptr)
+                                          job->FailGroup(group, outcome);
+                                      });
+  };
+  if (layout.node_count() == 1) return opened(make(RingSockets{}));
+  const int peer = group == wire::kMessages ? nodes[1 - layout.node_index] : 0;
+  const GroupRing id{name, generation.generation, static_cast<uint16_t>(group), peer};
+  if (opening_.contains(id)) {  // Of former clients, who have given up waiting.
+    data_port_->CloseRing(name, generation.generation, static_cast<uint16_t>(group), peer);
+  }
+  opening_.insert(id);
+  RingOptions ring;
+  ring.job = name;
+  ring.generation = generation.generation;
+  ring.key = generation.key;
+  ring.group = static_cast<uint16_t>(group);
+  ring.nodes = nodes;
+  ring.node_index = layout.node_index;
+  ring.node_count = layout.node_count();
+  const int right = nodes[(layout.node_index + 1) % layout.node_count()];
+  ring.right_address = generation.data_addresses[right];
+  data_port_->OpenRing(ring, [this, id, make, opened](absl::StatusOr<RingSockets> sockets) {
+    opening_.erase(id);
+    const Job* job = FindJob(std::get<0>(id));
+    if (job == nullptr || job->generation() != std::get<1>(id)) {
+      if (sockets.ok()) CloseSockets(*sockets);
+    } else if (sockets.ok()) {
+      opened(make(*sockets));
+    } else {
+      opened(sockets.status());
+    }
+  });
+}
+
+void EngineImpl::OnRingWanted(const RingRequest& request) {
+  if (request.group != wire::kMessages) return;
+  Job* job = FindJob(request.job);
+  if (job != nullptr && job->generation() == request.generation) {
+    job->OpenMessages(request.from_node);
+  }
+}
+
+void EngineImpl::CloseRings(const std::string& job) {
+  for (auto next = opening_.begin(); next != opening_.end();) {
+    const auto& [name, generation, group, peer] = *next;
+    if (name == job) {
+      data_port_->CloseRing(name, generation, group, peer);
+      next = opening_.erase(next);
+    } else {
+      ++next;
+    }
+  }
 }
 
 void EngineImpl::OnRingFailed(const std::string& job, const Outcome& outcome) {
@@ -346,6 +417,7 @@ void EngineImpl::Remove(const std::string& job, const Outcome& outcome,
   }
   auto found = jobs_.extract(job);
   if (found.empty()) return done();
+  CloseRings(job);
   found.mapped()->Remove(outcome);
   leaving_.push_back({std::move(found.mapped()), std::move(done)});
   GetLogger("engine")->info("job removed job={} generation={}", job,

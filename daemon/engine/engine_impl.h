@@ -7,8 +7,10 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "common/sync/mutex.h"
@@ -82,6 +84,11 @@ class EngineImpl : public Engine {
   void OnRing(const JobGeneration& generation, absl::StatusOr<RingSockets> sockets);
   absl::Status BeginJob(const JobGeneration& generation, RingSockets sockets);
   void OnRingFailed(const std::string& job, const Outcome& outcome);
+  // Job::Events::open_communicator.
+  void OpenCommunicator(const JobGeneration& generation, uint32_t group, const GroupLayout& layout,
+                        const std::vector<int>& nodes, Messages::Opened opened);
+  void OnRingWanted(const RingRequest& request);
+  void CloseRings(const std::string& job);
   void Remove(const std::string& job, const Outcome& outcome, std::function<void()> done);
   void ReapRemoved();
   void UpdateRings();
@@ -113,6 +120,9 @@ class EngineImpl : public Engine {
     std::function<void(absl::Status)> done;
   };
   std::map<std::string, Preparing> preparing_;  // Jobs whose ring is being made.
+  // Rings of groups that are being made: job, generation, group, peer (DataPort::CloseRing).
+  using GroupRing = std::tuple<std::string, uint64_t, uint16_t, int>;
+  std::set<GroupRing> opening_;
   std::vector<Leaving> leaving_;
   bool stopping_ = false;
   bool may_pause_ = false;  // More than one CPU: a short spin costs nobody.

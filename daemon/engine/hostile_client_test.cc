@@ -43,6 +43,48 @@ void PutMeta(FakeClient* client, arena::Descriptor* descriptor, arena::Meta meta
   std::memcpy(client->At(descriptor->meta), &meta, sizeof(meta));
 }
 
+void PutGroup(FakeClient* client, arena::Descriptor* descriptor, int32_t id,
+              const std::vector<int64_t>& ranks) {
+  descriptor->operation = Operation::kGroupRegister;
+  descriptor->root = id;
+  client->SetCounts(ranks, descriptor);
+}
+
+std::vector<Lie> LiesAboutGroups() {
+  using D = arena::Descriptor;
+  using C = FakeClient;
+  const auto set = [](auto member, auto value) { return [=](C*, D* d) { d->*member = value; }; };
+  return {
+      {"group 1: there is none", set(&D::group, uint32_t{1})},
+      {"group 4294967295: there is none", set(&D::group, ~uint32_t{0})},
+      {"group 65536: there is none", set(&D::group, uint32_t{1} << 16)},
+      {"id of a group", [](C* c, D* d) { PutGroup(c, d, -1, {0}); }},
+      {"id of a group", [](C* c, D* d) { PutGroup(c, d, arena::kMaxGroups + 1, {0}); }},
+      {"ranks of a group", [](C* c, D* d) { PutGroup(c, d, 1, {}); }},
+      {"ranks of a group", [](C* c, D* d) { PutGroup(c, d, 1, {2}); }},
+      {"ranks of a group",
+       [](C* c, D* d) {
+         PutGroup(c, d, 1, {0, 0, 1});
+       }},
+      {"not in ascending order",
+       [](C* c, D* d) {
+         PutGroup(c, d, 1, {1, 0});
+       }},
+      {"not in ascending order",
+       [](C* c, D* d) {
+         PutGroup(c, d, 1, {1, 1});
+       }},
+      {"group 0 is that of all ranks", [](C* c, D* d) { PutGroup(c, d, 0, {1}); }},
+      {"group 0 is that of all ranks",
+       [](C* c, D* d) {
+         PutGroup(c, d, 1, {0, 1});
+       }},
+      {"count of the meta record", [](C* c, D* d) { PutGroup(c, d, 1, {-1}); }},
+      {"plan 65537 is not registered",
+       [](C*, D* d) { d->operation = Operation::kPlanBucket, d->root = 65537; }},
+  };
+}
+
 std::vector<Lie> Lies() {
   using D = arena::Descriptor;
   using C = FakeClient;
@@ -51,7 +93,7 @@ std::vector<Lie> Lies() {
       {"size", set(&D::size, uint16_t{127})},
       {"version", set(&D::version, uint8_t{9})},
       {"operation", set(&D::operation, Operation{0})},
-      {"operation", set(&D::operation, Operation{17})},
+      {"operation", set(&D::operation, Operation{kOperationCount})},
       {"operation", set(&D::operation, Operation{255})},
       {"dtype", set(&D::dtype, DType{0})},
       {"dtype", set(&D::dtype, DType{14})},
@@ -63,7 +105,6 @@ std::vector<Lie> Lies() {
       {"number", [](C*, D* d) { --d->number; }},
       {"serial 2 where 1", [](C*, D* d) { ++d->serial; }},
       {"serial 0", set(&D::serial, uint64_t{0})},
-      {"group", set(&D::group, uint32_t{1})},
       {"ndim", set(&D::ndim, uint8_t{33})},
       {"reserved", [](C*, D* d) { d->reserved[2] = 1; }},
       {"sequence", [](C*, D* d) { d->sequence_high = 1u << 31; }},
@@ -97,7 +138,8 @@ std::vector<Lie> Lies() {
 }
 
 TEST(HostileClientTest, BadDescriptor_PoisonsThatClientAlone) {
-  const std::vector<Lie> lies = Lies();
+  std::vector<Lie> lies = Lies();
+  for (const Lie& lie : LiesAboutGroups()) lies.push_back(lie);
   for (size_t i = 0; i < lies.size(); ++i) {
     SCOPED_TRACE(std::to_string(i) + ": " + lies[i].reason);
     TestNode node(2);
@@ -130,6 +172,31 @@ TEST(HostileClientTest, BadDescriptor_PoisonsThatClientAlone) {
   }
 }
 
+TEST(HostileClientTest, GroupOfOthers_PoisonsTheStranger) {
+  TestNode node(3);
+  node.ForEachRank([](int, FakeClient& client) {
+    auto descriptor = client.Describe(Operation::kBarrier);
+    PutGroup(&client, &descriptor, 1, {0, 2});
+    EXPECT_EQ(client.Run(descriptor).code, Code::kOk);
+  });
+  FakeClient& stranger = node.client(1);
+  auto descriptor = stranger.Describe(Operation::kBarrier);
+  descriptor.group = 1;
+  const auto result = stranger.Run(descriptor);
+  EXPECT_EQ(result.code, Code::kInvalidArgument);
+  EXPECT_NE(result.message.find("group 1: there is none, or this rank is not a member"),
+            std::string::npos)
+      << result.message;
+  for (const int member : {0, 2}) {
+    auto barrier = node.client(member).Describe(Operation::kBarrier);
+    barrier.group = 1;
+    const auto ticket = node.client(member).Submit(barrier);
+    if (member == 2) {
+      EXPECT_EQ(node.client(member).Wait(ticket).code, Code::kOk);
+    }
+  }
+}
+
 TEST(HostileClientTest, SlotInUse_Poisons) {
   TestNode node(2);
   FakeClient& liar = node.client(1);
@@ -159,9 +226,9 @@ TEST(HostileClientTest, RandomDescriptors_NeverHurtTheDaemon) {
     FakeClient& liar = node.client(1);
     for (int i = 0; i < 20; ++i) {
       auto descriptor =
-          liar.Describe(static_cast<Operation>(random() % 17), static_cast<DType>(random() % 14),
-                        static_cast<Reduction>(random() % 7), random() % 64, liar.Allocate(1024),
-                        liar.Allocate(1024));
+          liar.Describe(static_cast<Operation>(random() % kOperationCount),
+                        static_cast<DType>(random() % 14), static_cast<Reduction>(random() % 7),
+                        random() % 64, liar.Allocate(1024), liar.Allocate(1024));
       liar.Number(&descriptor);
       auto* bytes = reinterpret_cast<unsigned char*>(&descriptor);
       for (uint64_t flips = random() % 3; flips > 0; --flips) {

@@ -35,20 +35,20 @@ Job::Job(const JobGeneration& generation, std::unique_ptr<Communicator> communic
       incarnation_(incarnation),
       loop_(loop),
       events_(std::move(events)),
-      communicator_(std::move(communicator)),
-      book_(generation.layout),
       ranks_(generation.layout.local_count()),
+      messages_(generation.layout, MessagesHost()),
       next_stall_us_(generation.first_stall_us) {
-  communicator_->set_peer_failure_handler(
-      [this](OperationKey key, bool from, const Outcome& outcome) {
-        book_.FailByPeer(key, from, outcome, &actions_);
-        Perform();
-      });
+  groups_[0] = MakeGroup(0, generation.layout, std::move(communicator));
 }
 
 Job::~Job() {
   for (size_t rank = 0; rank < ranks_.size(); ++rank) Detach(static_cast<int>(rank));
-  communicator_.reset();
+}
+
+bool Job::removed() const {
+  return removing_ && retired_.empty() && messages_.idle() &&
+         std::all_of(groups_.begin(), groups_.end(),
+                     [](const auto& group) { return group.second->idle(); });
 }
 
 absl::StatusOr<int> Job::LocalRank(int rank) const {
@@ -160,8 +160,10 @@ void Job::RankEnded(int rank, const Outcome& outcome) {
 }
 
 void Job::CutOff(int local_rank, const Outcome& outcome) {
-  book_.EndRank(local_rank, outcome, &actions_);
-  Perform();
+  auto& cut_off = ranks_[local_rank].cut_off;
+  if (cut_off == nullptr) cut_off = std::make_shared<Outcome>(outcome);
+  for (const auto& [id, group] : groups_) group->EndRank(local_rank, outcome);
+  messages_.EndRank(local_rank, outcome);
 }
 
 void Job::FailClient(Client* client, const std::string& reason) {
@@ -183,16 +185,14 @@ void Job::FailClient(Client* client, const std::string& reason) {
 void Job::Fail(const Outcome& outcome) {
   const Outcome failure = FailureFrom(outcome, "the job was stopped");
   FailPending(failure);
-  std::vector<OperationKey> firsts;
-  for (const auto& [key, started] : started_) {
-    if (firsts.empty() || firsts.back().channel != key.channel) firsts.push_back(key);
-  }
-  for (const OperationKey& key : firsts) communicator_->AbortFrom(key, failure);
+  for (const auto& [id, group] : groups_) group->FailAll(failure);
 }
 
 void Job::FailPending(const Outcome& outcome) {
-  book_.FailAll(outcome, &actions_);
-  Perform();
+  if (failed_ == nullptr) failed_ = std::make_shared<Outcome>(outcome);
+  for (const auto& [id, group] : groups_) group->FailPending(outcome);
+  messages_.FailAll(outcome);
+  FailOpening(outcome);
 }
 
 void Job::Remove(const Outcome& outcome) {
@@ -213,7 +213,10 @@ bool Job::Poll() {
   for (Rank& rank : ranks_) {
     if (rank.client != nullptr && rank.client->HasWork()) worked |= DrainClient(rank.client.get());
   }
-  worked |= communicator_->Progress();
+  for (const auto& [id, group] : groups_) worked |= group->Progress();
+  for (const auto& group : retired_) worked |= group->Progress();
+  worked |= messages_.Poll();
+  std::erase_if(retired_, [](const auto& group) { return group->idle(); });
   if (!detached_.empty()) FreeDetached();
   return worked;
 }
@@ -223,13 +226,22 @@ bool Job::DrainClient(Client* client) {
   const absl::Status status = client->Drain(
       kDrainBudget, [&](RequestPtr request) { return SubmitOf(client, std::move(request)); },
       &read);
-  Perform();
   if (!status.ok()) FailClient(client, std::string(status.message()));
   return read > 0 || !status.ok();
 }
 
 absl::Status Job::SubmitOf(Client* client, RequestPtr request) {
-  return book_.Submit(client->local_rank(), std::move(request), MonotonicMicros(), &actions_);
+  const auto group = groups_.find(request->group);
+  if (group == groups_.end()) {
+    return absl::FailedPreconditionError(absl::StrCat("group ", request->group, " is not there"));
+  }
+  if (IsMessage(*request)) {
+    messages_.Submit(client->local_rank(), std::move(request));
+    return absl::OkStatus();
+  }
+  absl::Status status = group->second->Submit(client->local_rank(), std::move(request));
+  group->second->Perform();
+  return status;
 }
 
 bool Job::HasWork() const {
@@ -250,123 +262,6 @@ void Job::CheckMemory() {
       FailClient(rank.client.get(), "pages of its arena were taken away");
     }
   }
-}
-
-void Job::Perform() {
-  if (performing_) return;
-  performing_ = true;
-  while (!actions_.empty()) {
-    Actions batch;
-    batch.swap(actions_);
-    for (Action& action : batch) PerformOne(&action);
-  }
-  performing_ = false;
-}
-
-void Job::PerformOne(Action* action) {
-  switch (action->kind) {
-    case Action::Kind::kStart:
-      return StartOperation(action);
-    case Action::Kind::kTell:
-      for (const RequestPtr& request : action->requests)
-        request->client->Finish(*request, *action->outcome);
-      return;
-    case Action::Kind::kAbort:
-      return communicator_->Abort(action->key, *action->outcome);
-    case Action::Kind::kAbortFrom:
-      return communicator_->AbortFrom(action->key, *action->outcome);
-  }
-}
-
-void Job::StartOperation(Action* action) {
-  const OperationKey key = action->key;
-  const GroupLayout& layout = generation_.layout;
-  auto collective = MakeCollective(action->requests, layout, layout.node_count() > 1);
-  started_[key] = Started{std::move(action->requests), MonotonicMicros()};
-  communicator_->Start(key, std::move(collective),
-                       [this, key](const Outcome& outcome) { OnDone(key, outcome); });
-}
-
-void Job::OnDone(OperationKey key, const Outcome& outcome) {
-  auto node = started_.extract(key);
-  if (node.empty()) return;
-  const std::vector<RequestPtr>& requests = node.mapped().requests;
-  Outcome result = outcome;
-  if (SigbusGuard::FaultCount() > 0 && result.ok()) {
-    for (const RequestPtr& request : requests) {
-      if (!request->client->view().bad()) continue;
-      result.code = arena::Code::kPeerFailed;
-      result.rank = request->client->rank();
-      result.message = absl::StrCat("memory of rank ", result.rank, " was taken away");
-    }
-  }
-  AgreeOnPlan(*requests[0], result);
-  for (const RequestPtr& request : requests) request->client->Finish(*request, result);
-  Perform();
-}
-
-void Job::AgreeOnPlan(const Request& request, const Outcome& outcome) {
-  if (!outcome.ok()) return;
-  if (request.operation == Operation::kPlanRegister) {
-    const auto bucket_count = static_cast<uint32_t>(request.plan->buckets().size());
-    book_.OpenPlan(request.group, request.plan_id, bucket_count, &actions_);
-  } else if (request.operation == Operation::kPlanUnregister) {
-    book_.ClosePlan(request.group, request.plan_id, &actions_);
-  }
-}
-
-void Job::CheckStalls(int64_t now_us) {
-  if (removing_) return;
-  const int64_t first_us = generation_.first_stall_us;
-  std::vector<Waiting> waiting = book_.WaitingSince(now_us - first_us, 1);
-  for (const auto& [key, started] : started_) {
-    const bool is_older = waiting.empty() || started.since_us < waiting[0].since_us;
-    if (started.since_us > now_us - first_us || !is_older) continue;
-    waiting = {{key, started.since_us, DescribeRequest(*started.requests[0]), {}, {}}};
-  }
-  if (waiting.empty()) {
-    next_stall_us_ = first_us;
-    if (std::exchange(stalled_, {}).sequence != 0) events_.stalled({});
-    return;
-  }
-  if (!(waiting[0].key == stalled_)) next_stall_us_ = first_us;
-  const int64_t age_us = now_us - waiting[0].since_us;
-  if (age_us < next_stall_us_) return;
-  stalled_ = waiting[0].key;
-  next_stall_us_ = 2 * age_us;
-  for (int local_rank : waiting[0].present) {
-    if (ranks_[local_rank].client != nullptr) ranks_[local_rank].client->view().CountStall();
-  }
-  events_.stalled({StallReport(waiting[0], now_us), age_us, !waiting[0].missing.empty()});
-}
-
-std::string Job::StallReport(const Waiting& waiting, int64_t now_us) const {
-  const GroupLayout& layout = generation_.layout;
-  const std::string& node = layout.nodes[layout.node_index].name;
-  std::string report = absl::StrCat("operation s.", waiting.key.sequence, " (", waiting.description,
-                                    ") has waited ", (now_us - waiting.since_us) / 1'000'000, " s");
-  const char* separator = ": ";
-  for (int local_rank : waiting.missing) {
-    absl::StrAppend(
-        &report, separator, "rank ", layout.first_local_rank() + local_rank, " (node ", node, ") ",
-        ranks_[local_rank].client != nullptr ? "alive, has not called" : "has no process attached");
-    separator = "; ";
-  }
-  if (!waiting.missing.empty()) return report;
-  if (layout.node_count() == 1) return report + ": it is being carried out";
-  absl::StrAppend(&report, ": all ranks of node ", node, " have called; waits for");
-  separator = " ";
-  for (int i = 0; i < layout.node_count(); ++i) {
-    const GroupLayout::Node& other = layout.nodes[i];
-    if (i == layout.node_index) continue;
-    absl::StrAppend(&report, separator, "node ", other.name, " (rank ", other.first_rank);
-    if (other.rank_count > 1) {
-      absl::StrAppend(&report, " to ", other.first_rank + other.rank_count - 1);
-    }
-    absl::StrAppend(&report, ")");
-    separator = ", ";
-  }
-  return report;
 }
 
 }  // namespace ringd::daemon

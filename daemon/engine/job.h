@@ -1,4 +1,4 @@
-// A generation of a job on this node: its communicator, its order book and its clients.
+// A generation of a job on this node: its groups, its messages and its clients.
 #ifndef RINGD_DAEMON_ENGINE_JOB_H_
 #define RINGD_DAEMON_ENGINE_JOB_H_
 
@@ -15,12 +15,14 @@
 #include "daemon/collectives/communicator.h"
 #include "daemon/engine/arena/client.h"
 #include "daemon/engine/engine.h"
+#include "daemon/engine/groups/group.h"
+#include "daemon/engine/groups/messages.h"
 #include "daemon/engine/order/order_book.h"
 #include "daemon/transport/event_loop.h"
 
 namespace ringd::daemon {
 
-// Carries out what the order book says, on the communicator and in the arenas.
+// Brings submissions to their groups, makes and ends groups.
 //
 // Life: made with a communicator; Poll until Remove was called and removed() is true; then
 // destroyed. Thread-bound: the engine's thread. The events are called on it; they must not destroy
@@ -31,6 +33,11 @@ class Job {
     std::function<void(int rank, std::string reason)> client_failed;
     std::function<void(int rank, int pid)> client_died;
     std::function<void(Stall stall)> stalled;
+    // Makes the communicator of a group; `opened` runs now or later, unless the job is gone. nodes:
+    // of the layout, by their indices in the job. group: its id, or wire::kMessages.
+    std::function<void(uint32_t group, const GroupLayout& layout, std::vector<int> nodes,
+                       Messages::Opened opened)>
+        open_communicator;
   };
 
   Job(const JobGeneration& generation, std::unique_ptr<Communicator> communicator, EventLoop* loop,
@@ -52,11 +59,15 @@ class Job {
   void Fail(const Outcome& outcome);
   // Fails what the communicator has not begun, and everything later.
   void FailPending(const Outcome& outcome);
+  // The same in one group: its ring broke.
+  void FailGroup(uint32_t group, const Outcome& outcome);
+  // Another node wants to send messages to this one, or to get some.
+  void OpenMessages(int node) { messages_.Open(node); }
 
   // Fails everything, poisons the arenas, and refuses what comes later.
   void Remove(const Outcome& outcome);
   // Remove was called and no buffer is in use any more.
-  bool removed() const { return removing_ && started_.empty(); }
+  bool removed() const;
 
   // One round of work: queues, communicator. Returns whether anything was done.
   bool Poll();
@@ -69,18 +80,15 @@ class Job {
   void CheckStalls(int64_t now_us);
 
  private:
-  struct Started {
-    std::vector<RequestPtr> requests;
-    int64_t since_us = 0;
-  };
-  struct KeyLess {
-    bool operator()(OperationKey a, OperationKey b) const {
-      return a.channel != b.channel ? a.channel < b.channel : a.sequence < b.sequence;
-    }
-  };
   struct Rank {
     std::unique_ptr<Client> client;  // Attached, or null.
     bool ended = false;
+    std::shared_ptr<const Outcome> cut_off;  // Why it won't submit any more.
+  };
+  // A group that all ranks have agreed on, until its communicator is there.
+  struct Opening {
+    std::vector<RequestPtr> requests;
+    GroupLayout layout;
   };
 
   Client* FindClient(int rank, uint64_t arena);
@@ -92,28 +100,37 @@ class Job {
   void FailClient(Client* client, const std::string& reason);
   void CutOff(int local_rank, const Outcome& outcome);
 
-  void Perform();
-  void PerformOne(Action* action);
-  void StartOperation(Action* action);
-  void OnDone(OperationKey key, const Outcome& outcome);
-  void AgreeOnPlan(const Request& request, const Outcome& outcome);
   void FreeDetached();
-  std::string StallReport(const Waiting& waiting, int64_t now_us) const;
+
+  // Groups (job_groups.cc).
+  Group& job_group() const { return *groups_.begin()->second; }
+  std::unique_ptr<Group> MakeGroup(uint32_t id, const GroupLayout& layout,
+                                   std::unique_ptr<Communicator> communicator);
+  void OnGroups(std::vector<RequestPtr> requests, const Outcome& outcome);
+  void RegisterGroup(std::vector<RequestPtr> requests);
+  void OnGroupOpened(uint32_t id, absl::StatusOr<std::unique_ptr<Communicator>> communicator);
+  void RetireGroup(uint32_t id);
+  void FailOpening(const Outcome& outcome);
+  // The group's layout; *nodes: indices of its nodes in the job. No node of this one: no member
+  // here.
+  GroupLayout LayoutOf(const std::vector<uint64_t>& ranks, std::vector<int>* nodes) const;
+  Messages::Host MessagesHost();
+  std::string StallReport(const Group& group, const Group::Stall& stall, int64_t now_us) const;
 
   const JobGeneration generation_;
   const uint64_t incarnation_;
   EventLoop* const loop_;
   const Events events_;
-  std::unique_ptr<Communicator> communicator_;
-  OrderBook book_;
-  std::vector<Rank> ranks_;                        // By local rank.
-  std::vector<std::unique_ptr<Client>> detached_;  // With requests unfinished.
-  std::map<OperationKey, Started, KeyLess> started_;
-  Actions actions_;  // To be carried out by Perform.
-  bool performing_ = false;
+  std::vector<Rank> ranks_;                            // By local rank.
+  std::vector<std::unique_ptr<Client>> detached_;      // With requests unfinished.
+  std::map<uint32_t, std::unique_ptr<Group>> groups_;  // With members here; 0 is the whole job.
+  std::vector<std::unique_ptr<Group>> retired_;        // Given up, with operations in flight.
+  std::map<uint32_t, Opening> opening_;
+  Messages messages_;
+  std::shared_ptr<const Outcome> failed_;
   bool removing_ = false;
-  int64_t next_stall_us_ = 0;  // Age of the oldest operation at the next report.
-  OperationKey stalled_;       // Of the last report; sequence 0: that stall is over.
+  int64_t next_stall_us_ = 0;     // Age of the oldest operation at the next report.
+  int64_t stalled_since_us_ = 0;  // Of the last report; 0: that stall is over.
 };
 
 }  // namespace ringd::daemon

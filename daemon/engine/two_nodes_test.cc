@@ -142,6 +142,128 @@ TEST_F(TwoNodesTest, RankEndedOnOneNode_FailsTheOther) {
   }
 }
 
+TEST_F(TwoNodesTest, Groups_OverNodesAndInsideOne_RunSideBySide) {
+  ForEachRank([](int rank, FakeClient& client) {
+    const std::vector<std::vector<int64_t>> groups = {{0, 2}, {1, 2}, {0, 1}, {2}};
+    for (size_t i = 0; i < groups.size(); ++i) {
+      auto descriptor = client.Describe(Operation::kGroupRegister);
+      descriptor.root = static_cast<int32_t>(i + 1);
+      client.SetCounts(groups[i], &descriptor);
+      ASSERT_EQ(client.Run(descriptor).code, Code::kOk);
+    }
+    for (const size_t count : {1u, 100'000u}) {
+      std::vector<std::pair<FakeClient::Ticket, arena::Ref>> running;
+      std::vector<float> sums;
+      for (size_t k = 0; k < groups.size(); ++k) {
+        const size_t i = rank == 1 ? groups.size() - 1 - k : k;  // Rank 1 goes backwards.
+        float sum = 0;
+        bool is_member = false;
+        for (const int64_t member : groups[i]) {
+          sum += static_cast<float>(member + 1);
+          is_member |= member == rank;
+        }
+        if (!is_member) continue;
+        const auto data = client.Put(std::vector<float>(count, static_cast<float>(rank + 1)));
+        auto descriptor = client.Describe(Operation::kAllreduce, DType::kFloat32, Reduction::kSum,
+                                          count, data, data);
+        descriptor.group = static_cast<uint32_t>(i + 1);
+        running.emplace_back(client.Submit(descriptor), data);
+        sums.push_back(sum);
+      }
+      for (size_t k = 0; k < running.size(); ++k) {
+        const auto result = client.Wait(running[k].first);
+        EXPECT_EQ(result.code, Code::kOk) << result.message;
+        EXPECT_EQ(client.Get<float>(running[k].second, count), std::vector<float>(count, sums[k]));
+      }
+    }
+    auto giving_up = client.Describe(Operation::kGroupUnregister);
+    giving_up.root = 1;
+    client.SetCounts({0, 2}, &giving_up);
+    EXPECT_EQ(client.Run(giving_up).code, Code::kOk);
+    EXPECT_EQ(client.Run(client.Describe(Operation::kBarrier)).code, Code::kOk);
+  });
+}
+
+arena::Descriptor Message(FakeClient& client, Operation operation, int32_t peer, uint32_t tag,
+                          arena::Ref data, uint64_t count) {
+  auto descriptor = client.Describe(operation, DType::kInt32, Reduction::kNone, count, data, data);
+  descriptor.root = peer;
+  descriptor.tag = tag;
+  descriptor.signature = count;
+  return descriptor;
+}
+
+TEST_F(TwoNodesTest, Messages_OfAllPairsInAnyOrder_Arrive) {
+  ForEachRank([](int rank, FakeClient& client) {
+    std::vector<FakeClient::Ticket> tickets;
+    std::vector<std::pair<arena::Ref, std::vector<int32_t>>> expected;
+    for (const uint64_t count : {0u, 1u, 1000u, 100'000u}) {
+      for (int i = 1; i < 3; ++i) {
+        const int peer = (rank + i) % 3;
+        for (const uint32_t tag : {5u, 6u}) {
+          const auto value = [&](int from, int to) {
+            return std::vector<int32_t>(count, from * 100 + to * 10 + static_cast<int32_t>(tag));
+          };
+          const auto out = client.Put(value(rank, peer));
+          const auto in = client.Allocate(4 * count + 4);
+          expected.emplace_back(in, value(peer, rank));
+          const auto send = Message(client, Operation::kSend, peer, tag, out, count);
+          const auto recv = Message(client, Operation::kRecv, peer, tag, in, count);
+          tickets.push_back(client.Submit(rank == 1 ? recv : send));
+          tickets.push_back(client.Submit(rank == 1 ? send : recv));
+        }
+      }
+    }
+    for (const auto ticket : tickets) {
+      const auto result = client.Wait(ticket);
+      EXPECT_EQ(result.code, Code::kOk) << result.message;
+    }
+    for (const auto& [place, value] : expected) {
+      EXPECT_EQ(client.Get<int32_t>(place, value.size()), value);
+    }
+  });
+}
+
+TEST_F(TwoNodesTest, MessageOfAnotherShape_IsAMismatchOnBothNodes) {
+  ForEachRank([](int rank, FakeClient& client) {
+    if (rank == 1) return;
+    const auto data = client.Allocate(64);
+    const auto operation = rank == 0 ? Operation::kSend : Operation::kRecv;
+    const auto result =
+        client.Run(Message(client, operation, 2 - rank, 0, data, rank == 0 ? 10 : 11));
+    EXPECT_EQ(result.code, Code::kMismatch);
+    EXPECT_NE(result.message.find("rank 0 (node node-a) called send int32[10] to rank 2"),
+              std::string::npos)
+        << result.message;
+    EXPECT_NE(result.message.find("rank 2 (node node-b) called recv int32[11] from rank 0"),
+              std::string::npos)
+        << result.message;
+    EXPECT_EQ(client.Run(Message(client, operation, 2 - rank, 0, data, 10)).code, Code::kOk);
+  });
+}
+
+TEST_F(TwoNodesTest, PeerOnTheOtherNodeEnds_WhatItSentArrivesAndTheRestFails) {
+  FakeClient& sender = clients_[1];
+  FakeClient& receiver = clients_[2];
+  const auto out = sender.Put(std::vector<int32_t>{42});
+  const auto sent = sender.Submit(Message(sender, Operation::kSend, 2, 0, out, 1));
+  const auto in = receiver.Allocate(64);
+  const auto other_tag = receiver.Submit(Message(receiver, Operation::kRecv, 1, 9, in, 1));
+  Outcome outcome;
+  outcome.exit_code = 3;
+  EngineOf(1)->RankEnded("job", 1, outcome);
+  EXPECT_EQ(receiver.Run(Message(receiver, Operation::kRecv, 1, 0, in, 1)).code, Code::kOk);
+  EXPECT_EQ(receiver.Get<int32_t>(in, 1)[0], 42);
+  EXPECT_EQ(sender.Wait(sent).code, Code::kOk);
+  for (const auto ticket :
+       {other_tag, receiver.Submit(Message(receiver, Operation::kRecv, 1, 0, in, 1)),
+        receiver.Submit(Message(receiver, Operation::kSend, 1, 4, in, 1))}) {
+    const auto result = receiver.Wait(ticket);
+    EXPECT_EQ(result.code, Code::kPeerFailed) << result.message;
+    EXPECT_EQ(result.message, "rank 1 (node node-a) exited with code 3");
+  }
+}
+
 TEST_F(TwoNodesTest, NodeStops_FailsTheOther) {
   const auto waiting = clients_[2].Submit(clients_[2].Describe(Operation::kBarrier));
   engines_[0]->Stop();

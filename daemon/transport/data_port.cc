@@ -29,7 +29,28 @@ constexpr absl::Duration kHandshakeLimit = absl::Seconds(5);
 // Pause of accepting when the process is out of descriptors.
 constexpr absl::Duration kAcceptPause = absl::Milliseconds(100);
 
-using RingId = std::pair<std::string, uint64_t>;
+struct RingId {
+  std::string job;
+  uint64_t generation = 0;
+  uint16_t group = 0;
+  int peer = 0;  // wire::kMessages only.
+  friend auto operator<=>(const RingId&, const RingId&) = default;
+};
+
+int NodeAt(const RingOptions& options, int index) {
+  const int wrapped = (index + options.node_count) % options.node_count;
+  return options.nodes.empty() ? wrapped : options.nodes[wrapped];
+}
+
+RingId IdOf(const RingOptions& options) {
+  const int peer = options.group == wire::kMessages ? NodeAt(options, options.node_index + 1) : 0;
+  return {options.job, options.generation, options.group, peer};
+}
+
+RingId IdOf(const wire::Hello& hello) {
+  const int peer = hello.group == wire::kMessages ? static_cast<int>(hello.from_node) : 0;
+  return {HelloJob(hello), hello.generation, hello.group, peer};
+}
 
 // A connection that somebody has made to us.
 struct Inbound {
@@ -89,6 +110,9 @@ absl::Status CheckOptions(const RingOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("no node ", options.node_index, " in a ring of ", options.node_count));
   }
+  if (!options.nodes.empty() && options.nodes.size() != static_cast<size_t>(options.node_count)) {
+    return absl::InvalidArgumentError("the ring's node numbers don't fit its node count");
+  }
   return ParseHostPort(options.right_address).status();
 }
 
@@ -104,7 +128,10 @@ class DataPortImpl : public DataPort {
 
   int port() const override { return LocalPort(listener_.get()); }
   void OpenRing(const RingOptions& options, RingDone done) override;
-  void CloseRing(const std::string& job, uint64_t generation) override;
+  void CloseRing(const std::string& job, uint64_t generation, uint16_t group, int peer) override;
+  void set_wanted_handler(std::function<void(const RingRequest&)> wanted) override {
+    wanted_ = std::move(wanted);
+  }
 
  private:
   // Inbound connections. `Drop` and `Adopt` end the entry.
@@ -131,6 +158,7 @@ class DataPortImpl : public DataPort {
   uint64_t accept_timer_ = 0;
   InboundList inbound_;  // Oldest first.
   std::map<RingId, Ring> rings_;
+  std::function<void(const RingRequest&)> wanted_;
 };
 
 DataPortImpl::~DataPortImpl() {
@@ -214,9 +242,13 @@ void DataPortImpl::OnHello(InboundList::iterator inbound) {
     Drop(inbound, std::string(status.message()));
     return;
   }
-  Ring* const ring = FindRing({HelloJob(inbound->hello), inbound->hello.generation});
+  Ring* const ring = FindRing(IdOf(inbound->hello));
   if (ring == nullptr) {
     inbound->state = Inbound::State::kHeld;  // The order to open it may be on its way.
+    const wire::Hello& hello = inbound->hello;
+    if (wanted_) {
+      wanted_({HelloJob(hello), hello.generation, hello.group, static_cast<int>(hello.from_node)});
+    }
   } else {
     SendChallenge(inbound, ring);
   }
@@ -224,10 +256,9 @@ void DataPortImpl::OnHello(InboundList::iterator inbound) {
 
 void DataPortImpl::SendChallenge(InboundList::iterator inbound, Ring* ring) {
   const RingOptions& options = ring->options;
-  const int left = (options.node_index + options.node_count - 1) % options.node_count;
   const wire::Hello& hello = inbound->hello;
-  if (hello.from_node != static_cast<uint32_t>(left) ||
-      hello.to_node != static_cast<uint32_t>(options.node_index)) {
+  if (hello.from_node != static_cast<uint32_t>(NodeAt(options, options.node_index - 1)) ||
+      hello.to_node != static_cast<uint32_t>(NodeAt(options, options.node_index))) {
     ring->left_trouble = absl::StrCat("a connection from node ", hello.from_node, " to node ",
                                       hello.to_node, " came instead");
     Drop(inbound, ring->left_trouble);
@@ -245,7 +276,7 @@ void DataPortImpl::SendChallenge(InboundList::iterator inbound, Ring* ring) {
 }
 
 void DataPortImpl::OnProof(InboundList::iterator inbound) {
-  const RingId id{HelloJob(inbound->hello), inbound->hello.generation};
+  const RingId id = IdOf(inbound->hello);
   Ring* const ring = FindRing(id);
   if (ring == nullptr) {
     Drop(inbound, "its ring has been closed");
@@ -285,8 +316,8 @@ void DataPortImpl::Forget(InboundList::iterator inbound) {
 }
 
 void DataPortImpl::OpenRing(const RingOptions& options, RingDone done) {
-  const RingId id{options.job, options.generation};
   absl::Status status = CheckOptions(options);
+  const RingId id = status.ok() ? IdOf(options) : RingId{};
   if (status.ok() && rings_.contains(id)) {
     status = absl::AlreadyExistsError(absl::StrCat("ring of job ", options.job, " generation ",
                                                    options.generation, " is being opened"));
@@ -302,15 +333,15 @@ void DataPortImpl::OpenRing(const RingOptions& options, RingDone done) {
   StartDialling(id);
   for (auto next = inbound_.begin(); next != inbound_.end();) {
     const auto inbound = next++;
-    if (inbound->state == Inbound::State::kHeld && HelloJob(inbound->hello) == options.job &&
-        inbound->hello.generation == options.generation) {
+    if (inbound->state == Inbound::State::kHeld && IdOf(inbound->hello) == id) {
       SendChallenge(inbound, &ring);
     }
   }
 }
 
-void DataPortImpl::CloseRing(const std::string& job, uint64_t generation) {
-  const auto found = rings_.find({job, generation});
+void DataPortImpl::CloseRing(const std::string& job, uint64_t generation, uint16_t group,
+                             int peer) {
+  const auto found = rings_.find({job, generation, group, peer});
   if (found == rings_.end()) return;
   loop_->CancelTimer(found->second.timer);
   rings_.erase(found);
@@ -329,8 +360,9 @@ void DataPortImpl::StartDialling(const RingId& id) {
   dial.job = options.job;
   dial.generation = options.generation;
   dial.key = options.key;
-  dial.from_node = options.node_index;
-  dial.to_node = (options.node_index + 1) % options.node_count;
+  dial.from_node = NodeAt(options, options.node_index);
+  dial.to_node = NodeAt(options, options.node_index + 1);
+  dial.group = options.group;
   dial.attempt_limit = kHandshakeLimit;
   ring->dialler =
       std::make_unique<Dialler>(loop_, std::move(dial), [this, id](absl::StatusOr<UniqueFd> fd) {
@@ -349,8 +381,8 @@ void DataPortImpl::FinishIfComplete(const RingId& id) {
   RingSockets sockets;
   sockets.right = ring->right.release();
   sockets.left = ring->left.release();
-  log_->info("ring formed job={} generation={} node={} nodes={}", id.first, id.second,
-             ring->options.node_index, ring->options.node_count);
+  log_->info("ring formed job={} generation={} group={} node={} nodes={}", id.job, id.generation,
+             id.group, NodeAt(ring->options, ring->options.node_index), ring->options.node_count);
   Finish(id, sockets);
 }
 
@@ -360,13 +392,12 @@ void DataPortImpl::Expire(const RingId& id) {
   std::string missing;
   if (!ring.right.valid()) {
     absl::StrAppend(&missing, "; can't reach the right neighbour, node ",
-                    (options.node_index + 1) % options.node_count, " at ", options.right_address,
-                    " (", ring.dialler->trouble(), ")");
+                    NodeAt(options, options.node_index + 1), " at ", options.right_address, " (",
+                    ring.dialler->trouble(), ")");
   }
   if (!ring.left.valid()) {
     absl::StrAppend(&missing, "; the left neighbour, node ",
-                    (options.node_index + options.node_count - 1) % options.node_count,
-                    ", has not connected");
+                    NodeAt(options, options.node_index - 1), ", has not connected");
     if (!ring.left_trouble.empty()) absl::StrAppend(&missing, " (", ring.left_trouble, ")");
   }
   Finish(id, absl::DeadlineExceededError(absl::StrCat(
@@ -383,8 +414,8 @@ void DataPortImpl::Finish(const RingId& id, absl::StatusOr<RingSockets> result) 
       std::move(found->second);  // The dialler, whose callback this may be, goes last.
   rings_.erase(found);
   if (!result.ok()) {
-    log_->warn("ring not formed job={} generation={} reason=\"{}\"", id.first, id.second,
-               std::string(result.status().message()));
+    log_->warn("ring not formed job={} generation={} group={} reason=\"{}\"", id.job, id.generation,
+               id.group, std::string(result.status().message()));
   }
   done(std::move(result));
 }

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -19,9 +20,20 @@ struct RingOptions {
   uint64_t generation = 0;
   std::string key;  // 32 bytes.
   int node_index = 0;
-  int node_count = 0;         // >= 2.
+  int node_count = 0;  // >= 2.
+  uint16_t group = 0;  // wire::Hello::group.
+  // Of the ring's nodes: their indices in the generation. Empty: the same numbers.
+  std::vector<int> nodes;
   std::string right_address;  // host:port of node (node_index + 1) % node_count.
   absl::Duration connect_timeout = absl::Seconds(30);
+};
+
+// A connection that another node has asked for, as far as it can be trusted yet: not at all.
+struct RingRequest {
+  std::string job;
+  uint64_t generation = 0;
+  uint16_t group = 0;
+  int from_node = 0;  // In the generation.
 };
 
 // Two connected, authenticated, non-blocking TCP sockets; the owner closes them.
@@ -31,7 +43,7 @@ struct RingSockets {
 };
 
 // Listens on the node's data port and makes rings: for each generation one connection to the right
-// neighbour (retried with backoff) and one from the left.
+// neighbour (retried with backoff) and one from the left; the same for each group of a generation.
 //
 // Life: Create binds and listens; OpenRing any number of times; CloseRing forgets one that is not
 // done yet. Ownership: sockets pass to the callback. The event loop outlives it. Thread-bound: the
@@ -50,7 +62,11 @@ class DataPort {
 
   virtual int port() const = 0;
   virtual void OpenRing(const RingOptions& options, RingDone done) = 0;
-  virtual void CloseRing(const std::string& job, uint64_t generation) = 0;
+  // peer: of the two nodes that wire::kMessages connects, the other one.
+  virtual void CloseRing(const std::string& job, uint64_t generation, uint16_t group = 0,
+                         int peer = 0) = 0;
+  // `wanted` runs when somebody asks for a ring that is not being opened here; it may open it.
+  virtual void set_wanted_handler(std::function<void(const RingRequest&)> wanted) = 0;
 };
 
 }  // namespace ringd::daemon

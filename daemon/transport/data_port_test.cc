@@ -338,10 +338,7 @@ TEST(Handshake, CheckHello_EachField_IsChecked) {
   bad.magic ^= 1;
   EXPECT_FALSE(CheckHello(bad).ok());
   bad = good;
-  bad.version = 2;
-  EXPECT_FALSE(CheckHello(bad).ok());
-  bad = good;
-  bad.reserved = 1;
+  bad.version = wire::kVersion + 1;
   EXPECT_FALSE(CheckHello(bad).ok());
   bad = good;
   memset(bad.job, 'j', sizeof(bad.job));
@@ -361,6 +358,9 @@ TEST(Handshake, Macs_OfTheTwoRoles_AreNotInterchangeable) {
   EXPECT_TRUE(CheckProof(kKey, hello, challenge, MakeProof(kKey, hello, challenge)));
   wire::Hello other = hello;
   other.generation = 2;
+  EXPECT_FALSE(CheckProof(kKey, other, challenge, MakeProof(kKey, hello, challenge)));
+  other = hello;
+  other.group = 2;
   EXPECT_FALSE(CheckProof(kKey, other, challenge, MakeProof(kKey, hello, challenge)));
 }
 

@@ -69,7 +69,8 @@ void Dialler::OnConnected() {
     return;
   }
   ConfigureDataSocket(fd_.get());
-  hello_ = MakeHello(options_.job, options_.generation, options_.from_node, options_.to_node);
+  hello_ = MakeHello(options_.job, options_.generation, options_.from_node, options_.to_node,
+                     options_.group);
   // Into an empty send buffer: whole or not at all.
   if (send(fd_.get(), &hello_, sizeof(hello_), MSG_NOSIGNAL) !=
       static_cast<ssize_t>(sizeof(hello_))) {

@@ -24,6 +24,7 @@ struct DialOptions {
   std::string key;
   int from_node = 0;
   int to_node = 0;
+  uint16_t group = 0;
   absl::Duration attempt_limit;  // From the connect to the proof.
 };
 

@@ -25,10 +25,12 @@ bool SameMac(const std::string& expected, const uint8_t (&mac)[32]) {
 
 }  // namespace
 
-wire::Hello MakeHello(const std::string& job, uint64_t generation, int from_node, int to_node) {
+wire::Hello MakeHello(const std::string& job, uint64_t generation, int from_node, int to_node,
+                      uint16_t group) {
   wire::Hello hello{};
   hello.magic = wire::kMagic;
   hello.version = wire::kVersion;
+  hello.group = group;
   memcpy(hello.job, job.data(), std::min(job.size(), sizeof(hello.job) - 1));
   hello.generation = generation;
   hello.from_node = static_cast<uint32_t>(from_node);
@@ -47,7 +49,7 @@ absl::Status CheckHello(const wire::Hello& hello) {
                                                    "; run the same release of ringd on all nodes"));
   }
   const size_t job_bytes = strnlen(hello.job, sizeof(hello.job));
-  if (hello.reserved != 0 || job_bytes == 0 || job_bytes == sizeof(hello.job)) {
+  if (job_bytes == 0 || job_bytes == sizeof(hello.job)) {
     return absl::InvalidArgumentError("malformed hello");
   }
   return absl::OkStatus();

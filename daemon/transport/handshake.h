@@ -15,8 +15,9 @@ namespace ringd::daemon {
 inline constexpr size_t kJobKeyBytes = 32;
 
 // job: 1 to 63 bytes without a zero.
-wire::Hello MakeHello(const std::string& job, uint64_t generation, int from_node, int to_node);
-// INVALID_ARGUMENT: magic, version, reserved fields or job name are not as they must be.
+wire::Hello MakeHello(const std::string& job, uint64_t generation, int from_node, int to_node,
+                      uint16_t group = 0);
+// INVALID_ARGUMENT: magic, version or job name are not as they must be.
 absl::Status CheckHello(const wire::Hello& hello);
 std::string HelloJob(const wire::Hello& hello);
 

@@ -69,6 +69,7 @@ def two_namespaces(tmp_path):
         "torch_bad_input.py",
         "torch_batch_norm.py",
         "torch_optimizer.py",
+        "torch_sets.py",
         "torch_training.py",
     ],
 )

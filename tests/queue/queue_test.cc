@@ -236,7 +236,7 @@ TEST(QueueTest, Plans_EveryStep_IsRight) {
     const ringd_plan_tensor tensors[] = {
         {"a", kShape, 1, 0}, {"b", kShape, 1, 0}, {"c", kShape, 1, 1}};
     ringd_plan id = 0;
-    ASSERT_EQ(client.RegisterPlan(buckets, 2, tensors, 3, kTimeoutMicros, &id), RINGD_OK);
+    ASSERT_EQ(client.RegisterPlan(0, buckets, 2, tensors, 3, kTimeoutMicros, &id), RINGD_OK);
     client::Plan* const plan = client.FindPlan(id);
     for (int step = 0; step < kSteps; ++step) {
       for (uint32_t tensor = 0; tensor < 3; ++tensor) {

@@ -228,10 +228,11 @@ class Home:
 class LocalCluster:
     """`ringctl local up`, with RINGD_SCHEDULER set in its home."""
 
-    def __init__(self, home, nodes=2, slots=2):
+    def __init__(self, home, nodes=2, slots=2, options=()):
         self.home = home
         self.dir = home.path / "c"
-        up = home.ringctl("local", "up", "--nodes", nodes, "--slots", slots, "--dir", self.dir)
+        size = ["--nodes", nodes, "--slots", slots]
+        up = home.ringctl("local", "up", *size, "--dir", self.dir, *options)
         assert up.returncode == 0, up.stdout + up.stderr
         home.env["RINGD_SCHEDULER"] = re.search(r"RINGD_SCHEDULER=(\S+)", up.stdout).group(1)
 

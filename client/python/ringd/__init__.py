@@ -74,6 +74,18 @@ from ._numpy import (
     reducescatter_async,
     synchronize,
 )
+from ._numpy_rooted import (
+    gather,
+    gather_async,
+    recv,
+    recv_async,
+    reduce,
+    reduce_async,
+    scatter,
+    scatter_async,
+    send,
+    send_async,
+)
 from ._objects import allgather_object, broadcast_object, is_homogeneous
 from ._process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from ._timeline import start_timeline, stop_timeline
@@ -140,6 +152,16 @@ __all__ = [
     "grouped_reducescatter_async",
     "alltoall",
     "alltoall_async",
+    "reduce",
+    "reduce_async",
+    "gather",
+    "gather_async",
+    "scatter",
+    "scatter_async",
+    "send",
+    "send_async",
+    "recv",
+    "recv_async",
     "barrier",
     "broadcast_object",
     "allgather_object",

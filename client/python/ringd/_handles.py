@@ -14,13 +14,13 @@ _LONG_COPY_BYTES = 64 << 10
 
 
 class Handle:
-    """One operation, or a group of them, in flight. Ends with `synchronize`.
+    """One operation, or several, in flight. Ends with `synchronize`.
 
     It keeps the tensors alive. Dropping it does not cancel anything: the operation completes and
     its result is thrown away.
     """
 
-    __slots__ = ("__weakref__", "_copies", "_finish", "_keep", "_raw", "_unnamed")
+    __slots__ = ("__weakref__", "_copies", "_finish", "_keep", "_raw", "_sequence")
 
     def __init__(
         self,
@@ -28,15 +28,15 @@ class Handle:
         finish: Callable[[], Any],
         keep: Any,
         result_bytes: int = 0,
-        unnamed: bool = False,
+        sequence: int | None = None,
     ) -> None:
         self._raw = raw
         self._finish: Callable[[], Any] | None = finish
         self._keep = keep
         self._copies = result_bytes > _LONG_COPY_BYTES
-        self._unnamed = unnamed
-        if unnamed:
-            _sequence.enter()
+        self._sequence = None if sequence is None else _sequences.setdefault(sequence, _Sequence())
+        if self._sequence is not None:
+            self._sequence.enter()
 
     def done(self) -> bool:
         """Whether it is over, successfully or not."""
@@ -59,8 +59,8 @@ class Handle:
                 first_error = first_error or error
             self._raw.pop(0)
         finish, self._finish, self._keep = self._finish, None, None
-        if self._unnamed:
-            _sequence.leave()
+        if self._sequence is not None:
+            self._sequence.leave()
         if first_error is not None:
             raise first_error
         return finish()
@@ -80,14 +80,15 @@ class Handle:
     def __del__(self) -> None:
         if self._finish is None:
             return
-        if self._unnamed:
-            _sequence.leave()
+        if self._sequence is not None:
+            self._sequence.leave()
         if self._raw:
             _abandoned.append((self._raw, self._keep))
 
 
 class _Sequence:
-    """Finds threads that submit unnamed operations side by side: their order would be chance."""
+    """Finds threads that submit unnamed operations to a group side by side: their order would be
+    chance."""
 
     def __init__(self) -> None:
         self._owner = 0
@@ -109,14 +110,15 @@ class _Sequence:
         self._in_flight -= 1
 
 
-_sequence = _Sequence()
+_sequences: dict[int, _Sequence] = {}  # By group.
 _abandoned: list[tuple[list[int], Any]] = []
 
 
-def check_sequence(name: str | None) -> None:
+def check_sequence(name: str | None, group: int = 0) -> None:
     """RingdError where an unnamed operation can't be submitted by this thread now."""
-    if name is None:
-        _sequence.check()
+    sequence = _sequences.get(group) if name is None else None
+    if sequence is not None:
+        sequence.check()
 
 
 def reap_abandoned() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from . import _core
 from ._errors import RingdError, make_error
-from ._process_sets import ProcessSet
+from ._process_sets import ProcessSet, add_process_set, forget_all
 from ._timeline import stop_timeline
 
 _core.set_error_factory(make_error)
@@ -23,27 +23,36 @@ def init(
     """Attaches this process to its job. Does nothing if it is attached already.
 
     Args:
-        process_sets: for Horovod's sake; only None (or an empty list) is available.
+        process_sets: sets to register, the same ones on all ranks. `"dynamic"`, as Horovod has it,
+            changes nothing: `add_process_set` works always.
         timeout: seconds to find this rank's worker; None: 60.
         standalone: a job of this process alone, without a daemon: `size()` is 1. Also with
             RINGD_STANDALONE=1 in the environment of a process that no worker started.
 
     Raises:
+        ValueError: process sets that `add_process_set` refuses.
         RingdError: `ringctl run` (or submit) did not start this process, and it did not ask for
             standalone; the job has ended; or another process holds this rank.
     """
-    if process_sets:
-        raise RingdError("process sets are not available in this version of ringd")
+    if isinstance(process_sets, str) and process_sets != "dynamic":
+        raise ValueError(f'process_sets is {process_sets!r}, not a list of sets or "dynamic"')
     if timeout is not None and timeout <= 0:
         raise ValueError("timeout must be positive")
     timeout_us = -1 if timeout is None else max(1, int(timeout * 1e6))
+    if _core.is_initialized():
+        return
+    forget_all()
     _core.init(None, timeout_us, bool(standalone))
+    if process_sets is not None and not isinstance(process_sets, str):
+        for process_set in process_sets:
+            add_process_set(process_set)
 
 
 def shutdown() -> None:
     """Detaches. Waits for operations in flight, at most five seconds. Arrays stay readable."""
     stop_timeline()
     _core.shutdown()
+    forget_all()
 
 
 @atexit.register

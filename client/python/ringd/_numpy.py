@@ -1,6 +1,8 @@
 """Collective operations on NumPy arrays.
 
-All of them are COLLECTIVE: every rank calls the same ones in the same order. Arrays may be of any
+All of them are COLLECTIVE: every rank of the job calls the same ones in the same order, or every
+rank of `process_set`, in an order of its own; "all ranks" means those below. Roots are ranks of the
+job, whatever the set; results are in the order of the set's ranks. Arrays may be of any
 shape (0-dimensional, empty, non-contiguous); dtypes are bool, (u)int8 to (u)int64, float16,
 float32, float64, and bfloat16 of the package ml_dtypes. Anything that `np.asarray` takes will do as
 an input.
@@ -19,11 +21,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from . import _core, _ops
-from ._errors import RingdError
+from . import _combined, _core, _ops
 from ._handles import Handle
 from ._ops import Buffer, Request
-from ._process_sets import ProcessSet, global_process_set, require_global
+from ._process_sets import ProcessSet, global_process_set, group_of
 from ._types import ReduceOp, dtype_code
 
 _DTYPE_CODES: dict[np.dtype[Any], int] = {}
@@ -89,9 +90,29 @@ def _in_place(tensor: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], _Targ
     return target.array, target
 
 
-def _no_weight(weight: float | None) -> None:
+def _reduction(
+    source: np.ndarray[Any, Any],
+    target: _Target,
+    op: int,
+    name: str | None,
+    factors: tuple[float, float],
+    process_set: ProcessSet,
+    weight: float | None = None,
+) -> Request:
+    group = group_of(process_set)
+    buffer = _buffer(source)
+
+    def store(result: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        target.array[...] = result.astype(source.dtype)
+        return target.finish()
+
     if weight is not None:
-        raise RingdError("weight is not available in this version of ringd")
+        value = _combined.check_weight(weight, op, source.dtype)
+        return _combined.weighted(source, value, _code_of, store, name, *factors, group)
+    if op == ReduceOp.Adasum:
+        return _combined.adasum(source, buffer, store, name, *factors, group)
+    into = buffer if target.array is source else _buffer(target.array)
+    return _ops.allreduce(buffer, into, target.finish, op, name, *factors, group)
 
 
 def _allreduce(
@@ -102,13 +123,11 @@ def _allreduce(
     postscale: float,
     process_set: ProcessSet,
     out: np.ndarray[Any, Any] | None = None,
+    weight: float | None = None,
 ) -> Request:
-    require_global(process_set)
     source = _source(tensor)
     target = _Target(source.shape, source.dtype, out)
-    return _ops.allreduce(
-        _buffer(source), _buffer(target.array), target.finish, op, name, prescale, postscale
-    )
+    return _reduction(source, target, op, name, (prescale, postscale), process_set, weight)
 
 
 def allreduce_async(
@@ -121,10 +140,12 @@ def allreduce_async(
     weight: float | None = None,
     out: np.ndarray[Any, Any] | None = None,
 ) -> Handle:
-    """Starts `allreduce`. Leave `tensor` and `out` alone until `synchronize(handle)` returns."""
-    _no_weight(weight)
+    """Starts `allreduce`. Leave `tensor` and `out` alone until `synchronize(handle)` returns.
+
+    With `weight` it blocks until all ranks have started it: they exchange their weights.
+    """
     return _ops.start(
-        _allreduce(tensor, op, name, prescale_factor, postscale_factor, process_set, out)
+        _allreduce(tensor, op, name, prescale_factor, postscale_factor, process_set, out, weight)
     )
 
 
@@ -142,11 +163,18 @@ def allreduce(
 
     Args:
         tensor: same shape and dtype on all ranks.
-        op: Average (integers: truncated toward zero), Sum, Min, Max or Product. For bool Sum and
-            Max are "or", Product and Min are "and".
+        op: Average (integers: truncated toward zero), Sum, Min, Max, Product or Adasum. For bool
+            Sum and Max are "or", Product and Min are "and". Adasum is for floating-point numbers;
+            every rank needs memory for all ranks' arrays.
         name: appears in messages; all ranks must give the same one.
         prescale_factor: multiplies each rank's input.
         postscale_factor: multiplies the result.
+        process_set: the ranks that take part.
+        weight: of this rank's array, at least 0, on all ranks or on none; op is Average. The result
+            is sum(weight * tensor) / sum(weight) over the ranks: products and their sum in float32
+            for float16, bfloat16 and float32, in float64 for float64 and integers (which are
+            truncated toward zero at the end); weights are summed in float64. ValueError where all
+            weights are 0.
         out: array for the result. May be `tensor` itself.
     """
     return allreduce_async(
@@ -164,13 +192,9 @@ def allreduce_async_(
     weight: float | None = None,
 ) -> Handle:
     """Starts `allreduce_`."""
-    _no_weight(weight)
-    require_global(process_set)
     array, target = _in_place(tensor)
-    buffer = _buffer(array)
-    return _ops.start(
-        _ops.allreduce(buffer, buffer, target.finish, op, name, prescale_factor, postscale_factor)
-    )
+    factors = (prescale_factor, postscale_factor)
+    return _ops.start(_reduction(array, target, op, name, factors, process_set, weight))
 
 
 def allreduce_(
@@ -228,12 +252,11 @@ def broadcast_async(
     out: np.ndarray[Any, Any] | None = None,
 ) -> Handle:
     """Starts `broadcast`."""
-    require_global(process_set)
+    group = group_of(process_set)
     source = _source(tensor)
     target = _Target(source.shape, source.dtype, out)
-    return _ops.start(
-        _ops.broadcast(_buffer(source), _buffer(target.array), target.finish, root_rank, name)
-    )
+    into = _buffer(target.array)
+    return _ops.start(_ops.broadcast(_buffer(source), into, target.finish, root_rank, name, group))
 
 
 def broadcast(
@@ -254,10 +277,10 @@ def broadcast_async_(
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
     """Starts `broadcast_`."""
-    require_global(process_set)
+    group = group_of(process_set)
     array, target = _in_place(tensor)
     buffer = _buffer(array)
-    return _ops.start(_ops.broadcast(buffer, buffer, target.finish, root_rank, name))
+    return _ops.start(_ops.broadcast(buffer, buffer, target.finish, root_rank, name, group))
 
 
 def broadcast_(
@@ -295,10 +318,10 @@ def _allgather(
     process_set: ProcessSet,
     out: np.ndarray[Any, Any] | None = None,
 ) -> Request:
-    require_global(process_set)
+    group = group_of(process_set)
     source = _source(tensor)
     target = _LateTarget(source.dtype, out)
-    return _ops.allgather(_buffer(source), target.allocate, target.finish, name)
+    return _ops.allgather(_buffer(source), target.allocate, target.finish, name, group)
 
 
 def allgather_async(
@@ -354,11 +377,11 @@ def _reducescatter(
     postscale: float,
     out: np.ndarray[Any, Any] | None = None,
 ) -> Request:
-    require_global(process_set)
+    group = group_of(process_set)
     source = _source(tensor)
     target = _LateTarget(source.dtype, out)
     return _ops.reducescatter(
-        _buffer(source), target.allocate, target.finish, op, name, prescale, postscale
+        _buffer(source), target.allocate, target.finish, op, name, prescale, postscale, group
     )
 
 
@@ -436,7 +459,7 @@ def alltoall_async(
     out: np.ndarray[Any, Any] | None = None,
 ) -> Handle:
     """Starts `alltoall`. Blocks until all ranks have started it: they exchange their sizes."""
-    require_global(process_set)
+    group = group_of(process_set)
     source = _source(tensor)
     target = _LateTarget(source.dtype, out)
 
@@ -445,7 +468,7 @@ def alltoall_async(
         return result if splits is None else (result, np.array(received, dtype=np.int32))
 
     rows = None if splits is None else _checked_splits(splits)
-    return _ops.start(_ops.alltoall(_buffer(source), rows, target.allocate, finish, name))
+    return _ops.start(_ops.alltoall(_buffer(source), rows, target.allocate, finish, name, group))
 
 
 def alltoall(
@@ -472,8 +495,7 @@ def alltoall(
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Blocks until all ranks have called it."""
-    require_global(process_set)
-    _ops.start(_ops.barrier_request()).wait()
+    _ops.start(_ops.barrier_request(group_of(process_set))).wait()
 
 
 def poll(handle: Handle) -> bool:

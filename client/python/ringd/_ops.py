@@ -14,8 +14,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from . import _core, _timeline
-from ._errors import MismatchError, RingdError
+from ._errors import MismatchError
 from ._handles import Handle, check_sequence, reap_abandoned
+from ._process_sets import Group, global_process_set, group_of
 from ._types import BOOL, DTYPE_BYTES, INT64, UINT8, Operation, ReduceOp, signature
 
 _MAX_DIMS = 32
@@ -75,7 +76,7 @@ def check_reduction(op: int, dtype: int) -> int:
         names = ", ".join(member.name for member in ReduceOp)
         raise ValueError(f"op {op!r} is not one of {names}") from None
     if op is ReduceOp.Adasum:
-        raise RingdError("Adasum is not available in this version of ringd")
+        raise ValueError("Adasum is a reduction of allreduce only")
     if op is ReduceOp.Average and dtype == BOOL:
         raise ValueError("bool has no average; use Sum (or) or Product (and)")
     return int(op)
@@ -83,10 +84,12 @@ def check_reduction(op: int, dtype: int) -> int:
 
 def check_root(root: int) -> int:
     """ValueError for a root that is no rank of this job."""
-    size = _core.info()[1]
-    if not 0 <= root < size:
-        raise ValueError(f"root_rank {root} is not a rank of a job of {size}")
-    return int(root)
+    return everyone().rank_of(root)
+
+
+def everyone() -> Group:
+    """The group of all ranks."""
+    return group_of(global_process_set)
 
 
 def check_name(name: str | None) -> str | None:
@@ -96,12 +99,12 @@ def check_name(name: str | None) -> str | None:
     return name
 
 
-def _check_first_dim(what: str, source: Buffer) -> None:
+def check_first_dim(what: str, source: Buffer) -> None:
     if not source.shape:
         raise ValueError(f"{what} needs a tensor of at least one dimension")
 
 
-def _pack(
+def pack(
     operation: Operation,
     source: Buffer,
     target: Buffer,
@@ -112,6 +115,8 @@ def _pack(
     name: str | None = None,
     prescale: float = 1.0,
     postscale: float = 1.0,
+    tag: int = 0,
+    group: int = 0,
 ) -> tuple[Any, ...]:
     if len(source.shape) > _MAX_DIMS:
         raise ValueError(f"a tensor of {len(source.shape)} dimensions; {_MAX_DIMS} are the limit")
@@ -130,17 +135,25 @@ def _pack(
         call_site(),
         prescale,
         postscale,
+        tag,
         0,
-        0,
+        group,
     )
 
 
+def _sequence_of(packed: tuple[Any, ...]) -> int | None:
+    """The group whose order an operation keeps; None for named ones and messages."""
+    unnamed = packed[10] is None and packed[0] not in (Operation.SEND, Operation.RECV)
+    return packed[16] if unnamed else None
+
+
 def _start(packed: tuple[Any, ...], source: Buffer, target: Buffer, finish: Finish) -> Handle:
-    name = packed[10]
-    check_sequence(name)
+    sequence = _sequence_of(packed)
+    if sequence is not None:
+        check_sequence(None, sequence)
     reap_abandoned()
     raw = _core_submit(*packed)
-    handle = Handle([raw], finish, (source, target), target.nbytes, name is None)
+    handle = Handle([raw], finish, (source, target), target.nbytes, sequence)
     if _timeline.active is not None:
         _timeline.active.watch(handle, [packed])
     return handle
@@ -162,16 +175,18 @@ def start(request: Request) -> Handle:
 
 def start_group(requests: Sequence[Request]) -> Handle:
     """Submits operations that become visible together; the result is the list of results."""
-    check_sequence(requests[0].packed[10] if requests else None)
+    sequences = [_sequence_of(request.packed) for request in requests]
+    sequence = next((number for number in sequences if number is not None), None)
+    if sequence is not None:
+        check_sequence(None, sequence)
     reap_abandoned()
     raw = _core.submit_batch([request.packed for request in requests])
-    unnamed = any(request.packed[10] is None for request in requests)
     handle = Handle(
         raw,
         lambda: [request.finish() for request in requests],
         list(requests),
         max((request.target.nbytes for request in requests), default=0),
-        unnamed,
+        sequence,
     )
     if _timeline.active is not None:
         _timeline.active.watch(handle, [request.packed for request in requests])
@@ -186,9 +201,10 @@ def allreduce(
     name: str | None,
     prescale: float,
     postscale: float,
+    group: Group | None = None,
 ) -> Request:
     """Reduces all ranks' `source` into every rank's `target`, of the same shape and dtype."""
-    packed = _pack(
+    packed = pack(
         Operation.ALLREDUCE,
         source,
         target,
@@ -196,16 +212,31 @@ def allreduce(
         name=check_name(name),
         prescale=float(prescale),
         postscale=float(postscale),
+        group=(group or everyone()).number,
     )
     return Request(packed, source, target, finish)
 
 
 def broadcast(
-    source: Buffer, target: Buffer, finish: Finish, root: int, name: str | None
+    source: Buffer,
+    target: Buffer,
+    finish: Finish,
+    root: int,
+    name: str | None,
+    group: Group | None = None,
 ) -> Request:
-    """Copies the root's `source` to every rank's `target`, of the same shape and dtype."""
-    packed = _pack(
-        Operation.BROADCAST, source, target, root=check_root(root), name=check_name(name)
+    """Copies the root's `source` to every rank's `target`, of the same shape and dtype.
+
+    root: a rank of the job.
+    """
+    group = group or everyone()
+    packed = pack(
+        Operation.BROADCAST,
+        source,
+        target,
+        root=group.rank_of(root),
+        name=check_name(name),
+        group=group.number,
     )
     return Request(packed, source, target, finish)
 
@@ -218,25 +249,27 @@ def reducescatter(
     name: str | None,
     prescale: float,
     postscale: float,
+    group: Group | None = None,
 ) -> Request:
     """Reduces all ranks' `source`; each rank gets its rows of the first dimension.
 
     The first `rows % size` ranks get one row more than the others.
     """
-    _check_first_dim("reducescatter", source)
-    rank, size = _core.info()[:2]
-    shares = split_evenly(source.shape[0], size)
+    check_first_dim("reducescatter", source)
+    group = group or everyone()
+    shares = split_evenly(source.shape[0], group.size)
     row = math.prod(source.shape[1:])
-    target = allocate((shares[rank], *source.shape[1:]))
-    packed = _pack(
+    target = allocate((shares[group.rank], *source.shape[1:]))
+    packed = pack(
         Operation.REDUCESCATTER,
         source,
         target,
         op=check_reduction(op, source.dtype),
-        counts=_int64s([share * row for share in shares]),
+        counts=int64s([share * row for share in shares]),
         name=check_name(name),
         prescale=float(prescale),
         postscale=float(postscale),
+        group=group.number,
     )
     return Request(packed, source, target, lambda: finish(target))
 
@@ -248,26 +281,43 @@ def split_evenly(rows: int, size: int) -> list[int]:
 
 
 def allgather(
-    source: Buffer, allocate: Allocate, finish: Callable[[Buffer, list[int]], Any], name: str | None
+    source: Buffer,
+    allocate: Allocate,
+    finish: Callable[[Buffer, list[int]], Any],
+    name: str | None,
+    group: Group | None = None,
 ) -> Request:
     """COLLECTIVE: concatenates all ranks' `source` along the first dimension, in rank order.
 
     `finish` also gets how many rows came from each rank. Blocks until all ranks have called it:
     they tell one another their first dimensions.
     """
-    _check_first_dim("allgather", source)
-    rows = [told[0] for told in _tell("allgather", source, [source.shape[0]], name)]
+    check_first_dim("allgather", source)
+    group = group or everyone()
+    rows = [told[0] for told in tell("allgather", source, [source.shape[0]], name, group)]
     row = math.prod(source.shape[1:])
     target = allocate((sum(rows), *source.shape[1:]))
-    packed = _pack(
-        Operation.ALLGATHER, source, target, counts=_int64s([n * row for n in rows]), name=name
+    packed = pack(
+        Operation.ALLGATHER,
+        source,
+        target,
+        counts=int64s([n * row for n in rows]),
+        name=name,
+        group=group.number,
     )
     return Request(packed, source, target, lambda: finish(target, rows))
 
 
-def allgather_alike(source: Buffer, target: Buffer, finish: Finish, name: str | None) -> Request:
+def allgather_alike(
+    source: Buffer,
+    target: Buffer,
+    finish: Finish,
+    name: str | None,
+    group: Group | None = None,
+) -> Request:
     """Concatenates all ranks' `source`, of the same shape on all of them: no message ahead."""
-    packed = _pack(Operation.ALLGATHER, source, target, name=check_name(name))
+    number = (group or everyone()).number
+    packed = pack(Operation.ALLGATHER, source, target, name=check_name(name), group=number)
     return Request(packed, source, target, finish)
 
 
@@ -277,25 +327,27 @@ def alltoall(
     allocate: Allocate,
     finish: Callable[[Buffer, list[int]], Any],
     name: str | None,
+    group: Group | None = None,
 ) -> Request:
     """COLLECTIVE: sends `splits[r]` rows of `source` to rank r; what is received, in rank order.
 
     `finish` also gets how many rows came from each rank. Blocks until all ranks have called it.
     """
-    _check_first_dim("alltoall", source)
-    rank, size = _core.info()[:2]
-    rows = _check_splits(splits, source.shape[0], size)
-    matrix = _tell("alltoall", source, rows, name)
+    check_first_dim("alltoall", source)
+    group = group or everyone()
+    rows = _check_splits(splits, source.shape[0], group.size)
+    matrix = tell("alltoall", source, rows, name, group)
     row = math.prod(source.shape[1:])
-    received = [told[rank] for told in matrix]
+    received = [told[group.rank] for told in matrix]
     target = allocate((sum(received), *source.shape[1:]))
     sent = source._replace(shape=(sum(rows), *source.shape[1:]))  # Rows beyond are not sent.
-    packed = _pack(
+    packed = pack(
         Operation.ALLTOALL,
         sent,
         target,
-        counts=_int64s([n * row for told in matrix for n in told]),
+        counts=int64s([n * row for told in matrix for n in told]),
         name=name,
+        group=group.number,
     )
     return Request(packed, sent, target, lambda: finish(target, received))
 
@@ -318,13 +370,14 @@ def _check_splits(splits: Sequence[int] | None, rows: int, size: int) -> list[in
     return checked
 
 
-def barrier_request() -> Request:
+def barrier_request(group: Group | None = None) -> Request:
     """Nothing, on all ranks."""
     nothing = Buffer(0, (0,), UINT8, None)
-    return Request(_pack(Operation.BARRIER, nothing, nothing), nothing, nothing, lambda: None)
+    packed = pack(Operation.BARRIER, nothing, nothing, group=(group or everyone()).number)
+    return Request(packed, nothing, nothing, lambda: None)
 
 
-def _int64s(numbers: list[int]) -> bytes:
+def int64s(numbers: list[int]) -> bytes:
     return array.array("q", numbers).tobytes()
 
 
@@ -336,9 +389,11 @@ def _fold(dims: tuple[int, ...]) -> int:
     return folded
 
 
-def _tell(what: str, source: Buffer, numbers: list[int], name: str | None) -> list[list[int]]:
+def tell(
+    what: str, source: Buffer, numbers: list[int], name: str | None, group: Group
+) -> list[list[int]]:
     """COLLECTIVE: each rank's `numbers`. MismatchError where dtypes or other dimensions differ."""
-    size = _core.info()[1]
+    size = group.size
     tail = source.shape[1:]
     known = [*tail[:_KNOWN_DIMS], *[0] * (_KNOWN_DIMS - len(tail))]
     head = [source.dtype, len(source.shape), _fold(tail[_KNOWN_DIMS:]), *known]
@@ -347,23 +402,23 @@ def _tell(what: str, source: Buffer, numbers: list[int], name: str | None) -> li
     theirs = array.array("q", bytes(8 * width * size))
     into = Buffer(theirs.buffer_info()[0], (size * width,), INT64, theirs)
     outof = Buffer(mine.buffer_info()[0], (width,), INT64, mine)
-    start(allgather_alike(outof, into, lambda: None, name)).wait()
+    start(allgather_alike(outof, into, lambda: None, name, group)).wait()
     told = [theirs[rank * width : (rank + 1) * width] for rank in range(size)]
-    _check_alike(what, told, len(head), name)
+    _check_alike(what, told, len(head), name, group)
     return [list(row[len(head) + 1 :]) for row in told]
 
 
-def _check_alike(what: str, told: list[Any], width: int, name: str | None) -> None:
+def _check_alike(what: str, told: list[Any], width: int, name: str | None, group: Group) -> None:
     for rank, row in enumerate(told):
         if row[:width] == told[0][:width]:
             continue
         values = tuple(_shown(other, width) for other in (told[0], row))
         label = f"{what} '{name}'" if name is not None else what
         raise MismatchError(
-            f"{label} is not the same on all ranks: rank 0 has {values[0]}, rank {rank} has "
-            f"{values[1]}; only the first dimension may differ",
+            f"{label} is not the same on all ranks: rank {group.job_rank(0)} has {values[0]}, rank "
+            f"{group.job_rank(rank)} has {values[1]}; only the first dimension may differ",
             (name,) if name is not None else (),
-            (0, rank),
+            (group.job_rank(0), group.job_rank(rank)),
             values,
         )
 

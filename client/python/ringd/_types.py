@@ -26,6 +26,11 @@ class Operation(enum.IntEnum):
     REDUCESCATTER = 5
     ALLTOALL = 6
     BARRIER = 7
+    REDUCE = 11
+    GATHER = 12
+    SCATTER = 13
+    SEND = 14
+    RECV = 15
 
 
 # Element types by name, as NumPy and (after "torch.") PyTorch spell them.

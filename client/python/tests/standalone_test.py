@@ -131,6 +131,32 @@ def test_grouped_operations_return_lists():
     assert ringd.grouped_allreduce([]) == []
 
 
+def test_rooted_operations_return_the_input():
+    for dtype in ["float32", "int64", "bool", "float16"]:
+        x = sample((3, 2), dtype)
+        for result in [
+            ringd.reduce(x, 0, op=ringd.Sum),
+            ringd.gather(x, 0),
+            ringd.scatter([x], 0),
+        ]:
+            assert result.dtype == x.dtype
+            np.testing.assert_array_equal(result, x)
+
+
+def test_a_weight_of_one_rank_changes_nothing():
+    for dtype in ["float32", "float16", "int64"]:
+        x = sample((3, 2), dtype)
+        result = ringd.allreduce(x, weight=0.25)
+        assert result.dtype == x.dtype
+        np.testing.assert_array_equal(result, x)
+        np.testing.assert_array_equal(ringd.allreduce_(x.copy(), weight=4.0), x)
+
+
+def test_adasum_of_one_rank_changes_nothing():
+    x = sample((3, 2), "float32")
+    np.testing.assert_array_equal(ringd.allreduce(x, op=ringd.Adasum), x)
+
+
 def test_objects_travel_pickled():
     thing = {"a": [1, 2.5, None], "b": "text"}
     assert ringd.broadcast_object(thing) == thing

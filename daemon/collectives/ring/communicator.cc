@@ -5,6 +5,7 @@
 
 #include "common/base/fd.h"
 #include "common/status/macros.h"
+#include "daemon/collectives/rooted.h"
 
 namespace ringd::daemon {
 namespace {
@@ -61,7 +62,7 @@ void RingCommunicator::Start(OperationKey key, std::shared_ptr<const Collective>
   auto operation = std::make_shared<RingOperation>();
   operation->key = key;
   operation->id = ++last_id_;
-  operation->collective = std::move(collective);
+  operation->collective = WithoutRoot(std::move(collective), layout_.size());
   operation->done = std::move(done);
   channel.queued.push_back(operation);
   channels_to_activate_.push_back(key.channel);
@@ -85,8 +86,8 @@ bool RingCommunicator::Progress() {
 }
 
 bool RingCommunicator::Activate() {
-  const std::vector<uint32_t> numbers = std::exchange(channels_to_activate_, {});
-  for (const uint32_t number : numbers) {
+  const std::vector<uint64_t> numbers = std::exchange(channels_to_activate_, {});
+  for (const uint64_t number : numbers) {
     RingChannel& channel = channels_[number];
     while (!channel.queued.empty() && channel.running.size() < kMaxRunningOperations) {
       const OperationPtr operation = channel.queued.front();

@@ -88,7 +88,7 @@ class RingCommunicator : public Communicator {
   absl::StatusOr<std::byte*> ReceiveEarly(RingChannel* channel, const wire::FrameHeader& header);
   absl::Status FeedEarly(RingOperation* operation);
   // Null: the peers have named more channels than there can be.
-  RingChannel* FindChannel(uint32_t channel);
+  RingChannel* FindChannel(uint64_t channel);
   absl::StatusOr<EarlyArrivals*> EarlyOf(RingChannel* channel, uint64_t sequence);
   void DropEarly(RingChannel* channel, uint64_t sequence);
 
@@ -123,11 +123,11 @@ class RingCommunicator : public Communicator {
   std::optional<Outcome> broken_;
   absl::Status early_violation_;  // Found when early frames were looked at.
 
-  std::unordered_map<uint32_t, RingChannel> channels_;
+  std::unordered_map<uint64_t, RingChannel> channels_;
   std::vector<OperationPtr> running_;  // Of all channels.
   size_t next_to_send_ = 0;            // Of running_, round robin.
   std::unordered_map<uint64_t, RingOperation*> running_by_id_;
-  std::vector<uint32_t> channels_to_activate_;
+  std::vector<uint64_t> channels_to_activate_;
   uint64_t last_id_ = 0;
   RingScratch scratch_;
 

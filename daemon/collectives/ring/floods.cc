@@ -198,7 +198,7 @@ std::string RingCommunicator::Describe(const RingOperation& operation) const {
     return absl::StrCat(description.substr(0, colon), node, description.substr(colon));
   }
   return absl::StrCat(
-      "rank ", layout_.first_local_rank(), node, ": ",
+      "rank ", layout_.JobRank(layout_.first_local_rank()), node, ": ",
       description.empty() ? OperationName(operation.collective->operation) : description);
 }
 

@@ -171,7 +171,7 @@ absl::Status RingCommunicator::FeedEarly(RingOperation* operation) {
   return absl::OkStatus();
 }
 
-RingChannel* RingCommunicator::FindChannel(uint32_t channel) {
+RingChannel* RingCommunicator::FindChannel(uint64_t channel) {
   const auto found = channels_.find(channel);
   if (found != channels_.end()) return &found->second;
   return channels_.size() < kMaxChannels ? &channels_[channel] : nullptr;

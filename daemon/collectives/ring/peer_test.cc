@@ -89,7 +89,7 @@ class RingPeerTest : public testing::Test {
     return total;
   }
 
-  static wire::FrameHeader Header(wire::FrameType type, uint32_t channel, uint64_t sequence,
+  static wire::FrameHeader Header(wire::FrameType type, uint64_t channel, uint64_t sequence,
                                   uint64_t offset = 0, uint32_t payload_bytes = 0) {
     wire::FrameHeader header{};
     header.magic = wire::kMagic;
@@ -112,18 +112,18 @@ class RingPeerTest : public testing::Test {
       Drive(2);
     }
   }
-  void SendData(uint32_t channel, uint64_t sequence, uint64_t offset, const std::string& payload) {
+  void SendData(uint64_t channel, uint64_t sequence, uint64_t offset, const std::string& payload) {
     Send(to_left_.get(),
          Header(wire::FrameType::kData, channel, sequence, offset,
                 static_cast<uint32_t>(payload.size())),
          payload);
   }
-  void SendReady(uint32_t channel, uint64_t sequence, uint64_t limit) {
+  void SendReady(uint64_t channel, uint64_t sequence, uint64_t limit) {
     Send(from_right_.get(), Header(wire::FrameType::kReady, channel, sequence, limit));
   }
 
   // An allreduce of bytes in place; all of this node's bytes are `fill`.
-  void StartAllreduce(uint32_t channel, uint64_t sequence, uint64_t count, uint8_t fill = 1) {
+  void StartAllreduce(uint64_t channel, uint64_t sequence, uint64_t count, uint8_t fill = 1) {
     buffers_.emplace_back(count, std::byte{fill});
     auto collective = std::make_shared<Collective>();
     collective->operation = Operation::kAllreduce;
@@ -403,7 +403,7 @@ TEST_F(RingPeerTest, Header_EachFieldWrong_BreaksTheRing) {
 TEST_F(RingPeerTest, Flood_Malformed_BreaksTheRing) {
   const std::string good = EncodeFailure({{arena::Code::kPeerFailed, "x"}, ""});
   std::vector<std::pair<wire::FrameHeader, std::string>> lies;
-  const auto add = [&](const std::string& text, uint32_t origin, uint32_t flood, uint32_t channel) {
+  const auto add = [&](const std::string& text, uint32_t origin, uint32_t flood, uint64_t channel) {
     wire::FrameHeader header =
         Header(wire::FrameType::kAbort, channel, 1, 0, static_cast<uint32_t>(text.size()));
     header.origin = origin;

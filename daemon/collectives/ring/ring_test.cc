@@ -498,12 +498,12 @@ TEST_F(RingTest, RandomInterleavingsWithFailures_EverythingEnds) {
       const int node = below(node_count_), channel = below(kChannels);
       if (next[node][channel] < kOperations && below(2) == 0) {
         const int index = next[node][channel]++;
-        StartOn(node, {static_cast<uint32_t>(channel), index + 1u}, runs[channel][index]);
+        StartOn(node, {static_cast<uint64_t>(channel), index + 1u}, runs[channel][index]);
         --left;
       }
       if (below(40) == 0) {
         cluster_->communicator(node)->Abort(
-            {static_cast<uint32_t>(channel), below(kOperations) + 1u},
+            {static_cast<uint64_t>(channel), below(kOperations) + 1u},
             {arena::Code::kInvalidArgument, "random"});
       }
       for (int i = below(4); i > 0; --i) cluster_->DriveNode(below(node_count_));

@@ -4,7 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/engine/arena/descriptor.h"
+#include "daemon/engine/arena/sigbus_guard.h"
+#include "proto/wire.h"
 
 namespace ringd::daemon {
 namespace {
@@ -45,11 +46,35 @@ void Client::Inherit() {
   }
 }
 
-bool Client::IsOfFormerPlan(const arena::Descriptor& descriptor) const {
+// Whether it speaks of a plan or a group that only a daemon before this one knew.
+bool Client::IsOfFormerDaemon(const arena::Descriptor& descriptor) const {
+  if (!view_->was_served()) return false;
+  if (descriptor.group != 0 && !groups_.contains(descriptor.group)) return true;
   const bool is_of_plan = descriptor.operation == Operation::kPlanBucket ||
                           descriptor.operation == Operation::kPlanUnregister;
-  return view_->was_served() && is_of_plan &&
-         !plans_.contains(static_cast<uint32_t>(descriptor.root));
+  return is_of_plan && !plans_.contains(wire::ChannelId(descriptor.group,
+                                                        static_cast<uint32_t>(descriptor.root)));
+}
+
+void Client::JudgeBy(uint32_t group, DescriptorContext* context) const {
+  if (group == 0) return;
+  const auto found = groups_.find(group);
+  context->rank = found == groups_.end() ? -1 : found->second.rank;
+  context->size = found == groups_.end() ? 0 : static_cast<int>(found->second.members.size());
+  context->members = found == groups_.end() ? nullptr : &found->second.members;
+}
+
+void Client::NoteGroup(const Request& request) {
+  const auto id = static_cast<uint32_t>(request.root);
+  groups_.erase(id);
+  if (request.operation != Operation::kGroupRegister || id == 0) return;
+  Membership membership{-1, {}};
+  for (const uint64_t member : request.counts) {
+    const int rank = static_cast<int>(member);
+    if (rank == identity_.rank) membership.rank = static_cast<int>(membership.members.size());
+    membership.members.push_back(rank);
+  }
+  if (membership.rank >= 0) groups_[id] = std::move(membership);
 }
 
 void Client::SetProcess(int pid, UniqueFd pidfd) {
@@ -80,7 +105,9 @@ absl::Status Client::Drain(size_t budget, const Sink& sink, size_t* read) {
 }
 
 absl::Status Client::Take(const arena::Descriptor& descriptor, const Sink& sink) {
-  const DescriptorContext context{view_.get(), identity_.rank, identity_.size, serial_, &plans_};
+  DescriptorContext context{view_.get(), identity_.rank, identity_.size, nullptr, serial_, &plans_};
+  const bool is_former = IsOfFormerDaemon(descriptor);
+  if (!is_former) JudgeBy(descriptor.group, &context);
   absl::Status status = CheckDescriptor(descriptor, context);
   if (!status.ok()) return status;
   if (busy_slots_[descriptor.slot])
@@ -98,7 +125,7 @@ absl::Status Client::Take(const arena::Descriptor& descriptor, const Sink& sink)
     view_->Complete(descriptor.slot, descriptor.number, outcome);
     return absl::OkStatus();
   }
-  if (IsOfFormerPlan(descriptor)) {
+  if (is_former) {
     view_->Complete(descriptor.slot, descriptor.number, FormerDaemon());
     return absl::OkStatus();
   }
@@ -126,7 +153,8 @@ void Client::Refuse(const arena::Descriptor& descriptor) {
 
 absl::Status Client::KeepPlan(const Request& request) {
   const uint64_t bytes = request.plan->canonical_text().size();
-  const bool is_new = !plans_.contains(request.plan_id) && !new_plans_.contains(request.plan_id);
+  const uint64_t key = wire::ChannelId(request.group, request.plan_id);
+  const bool is_new = !plans_.contains(key) && !new_plans_.contains(key);
   if (!is_new) {
     return absl::InvalidArgumentError(
         absl::StrCat("plan ", request.plan_id, " is registered already"));
@@ -138,22 +166,25 @@ absl::Status Client::KeepPlan(const Request& request) {
                                                    kMaxPlanBytes, " bytes"));
   }
   plan_bytes_ += bytes;
-  new_plans_[request.plan_id] = request.plan;
+  new_plans_[key] = request.plan;
   return absl::OkStatus();
 }
 
 void Client::Finish(const Request& request, const Outcome& outcome) {
   --in_flight_;
   busy_slots_[request.slot] = false;
-  if (request.operation == Operation::kPlanRegister) {
-    new_plans_.erase(request.plan_id);
+  const uint64_t key = wire::ChannelId(request.group, request.plan_id);
+  if (IsOfGroups(request.operation)) {
+    if (outcome.ok()) NoteGroup(request);
+  } else if (request.operation == Operation::kPlanRegister) {
+    new_plans_.erase(key);
     if (outcome.ok()) {
-      plans_[request.plan_id] = request.plan;
+      plans_[key] = request.plan;
     } else {
       plan_bytes_ -= request.plan->canonical_text().size();
     }
   } else if (request.operation == Operation::kPlanUnregister) {
-    const auto plan = plans_.find(request.plan_id);
+    const auto plan = plans_.find(key);
     if (plan != plans_.end()) {
       plan_bytes_ -= plan->second->canonical_text().size();
       plans_.erase(plan);
@@ -161,6 +192,19 @@ void Client::Finish(const Request& request, const Outcome& outcome) {
   }
   if (outcome.ok()) view_->CountOperation(ReducedBytes(request));
   view_->Complete(request.slot, request.number, outcome);
+}
+
+Outcome WithoutLostMemory(const std::vector<std::unique_ptr<Request>>& requests,
+                          const Outcome& outcome) {
+  Outcome result = outcome;
+  if (SigbusGuard::FaultCount() == 0 || !result.ok()) return result;
+  for (const auto& request : requests) {
+    if (!request->client->view().bad()) continue;
+    result.code = arena::Code::kPeerFailed;
+    result.rank = request->client->rank();
+    result.message = absl::StrCat("memory of rank ", result.rank, " was taken away");
+  }
+  return result;
 }
 
 void Client::Poison(const Outcome& outcome) {

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "common/base/fd.h"
 #include "daemon/engine/arena/arena_view.h"
+#include "daemon/engine/arena/descriptor.h"
 #include "daemon/engine/order/plan.h"
 #include "daemon/engine/order/request.h"
 
@@ -20,8 +21,8 @@ namespace ringd::daemon {
 // Who a client is.
 struct ClientIdentity {
   int local_rank = 0;
-  int rank = 0;        // In the group.
-  int size = 0;        // Of the group.
+  int rank = 0;        // In the job.
+  int size = 0;        // Of the job.
   uint64_t arena = 0;  // The worker's number of it.
   uint64_t generation = 0;
   uint64_t incarnation = 0;
@@ -73,7 +74,9 @@ class Client {
   void Refuse(const arena::Descriptor& descriptor);
   // Goes on where the daemon before this one stopped: what it had taken and not finished fails.
   void Inherit();
-  bool IsOfFormerPlan(const arena::Descriptor& descriptor) const;
+  bool IsOfFormerDaemon(const arena::Descriptor& descriptor) const;
+  void JudgeBy(uint32_t group, DescriptorContext* context) const;
+  void NoteGroup(const Request& request);
   absl::Status KeepPlan(const Request& request);
 
   const ClientIdentity identity_;
@@ -85,11 +88,21 @@ class Client {
   uint64_t serial_ = 1;
   size_t in_flight_ = 0;
   std::vector<bool> busy_slots_;
-  std::map<uint32_t, std::shared_ptr<const Plan>> plans_;      // Agreed on.
-  std::map<uint32_t, std::shared_ptr<const Plan>> new_plans_;  // Being agreed on.
+  // By wire::ChannelId.
+  std::map<uint64_t, std::shared_ptr<const Plan>> plans_;      // Agreed on.
+  std::map<uint64_t, std::shared_ptr<const Plan>> new_plans_;  // Being agreed on.
+  struct Membership {
+    int rank = 0;
+    std::vector<int> members;
+  };
+  std::map<uint32_t, Membership> groups_;  // Agreed on, but for group 0.
   uint64_t plan_bytes_ = 0;
   Outcome poison_;
 };
+
+// The outcome of an operation on their memory: kPeerFailed where some of it was taken away.
+Outcome WithoutLostMemory(const std::vector<std::unique_ptr<Request>>& requests,
+                          const Outcome& outcome);
 
 }  // namespace ringd::daemon
 

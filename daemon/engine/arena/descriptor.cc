@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/status/macros.h"
+#include "proto/wire.h"
 
 namespace ringd::daemon {
 namespace {
@@ -27,12 +29,22 @@ bool IsZero(const uint8_t (&bytes)[3]) {
 }
 
 bool Reduces(Operation operation) {
-  return operation == Operation::kAllreduce || operation == Operation::kReduceScatter;
+  return operation == Operation::kAllreduce || operation == Operation::kReduceScatter ||
+         operation == Operation::kReduce;
+}
+
+bool IsMessage(Operation operation) {
+  return operation == Operation::kSend || operation == Operation::kRecv;
+}
+
+bool HasRoot(Operation operation) {
+  return operation == Operation::kBroadcast || operation == Operation::kReduce ||
+         operation == Operation::kGather || operation == Operation::kScatter;
 }
 
 bool MovesData(Operation operation) {
-  return Reduces(operation) || operation == Operation::kAllgather ||
-         operation == Operation::kBroadcast || operation == Operation::kAlltoall;
+  return Reduces(operation) || HasRoot(operation) || IsMessage(operation) ||
+         operation == Operation::kAllgather || operation == Operation::kAlltoall;
 }
 
 bool IsKnown(Operation operation) {
@@ -40,7 +52,7 @@ bool IsKnown(Operation operation) {
 }
 
 bool IsCarriedOut(Operation operation) {
-  return operation >= Operation::kAllreduce && operation <= Operation::kPlanUnregister;
+  return operation >= Operation::kAllreduce && operation <= Operation::kRecv;
 }
 
 // Copies the meta record out of the arena. Empty without one.
@@ -152,16 +164,20 @@ Sizes SizesOf(const DescriptorContext& context, Request* request) {
   const auto size = static_cast<uint64_t>(context.size);
   const uint64_t count = request->count;
   const bool is_matrix = request->operation == Operation::kAlltoall;
-  const bool has_counts = is_matrix || request->operation == Operation::kAllgather ||
-                          request->operation == Operation::kReduceScatter;
+  const bool gathers =
+      request->operation == Operation::kAllgather || request->operation == Operation::kGather;
+  const bool scatters = request->operation == Operation::kScatter;
+  const bool has_counts =
+      is_matrix || gathers || scatters || request->operation == Operation::kReduceScatter;
   Sizes sizes{count, count};
   if (!has_counts) {
     if (!request->counts.empty()) request->rejection = "it takes no counts";
     return sizes;
   }
   if (request->counts.empty()) {
-    if (request->operation == Operation::kAllgather) {
-      if (__builtin_mul_overflow(count, size, &sizes.output)) sizes.output = ~uint64_t{0};
+    if (gathers || scatters) {
+      uint64_t* const larger = gathers ? &sizes.output : &sizes.input;
+      if (__builtin_mul_overflow(count, size, larger)) *larger = ~uint64_t{0};
     } else if (count % size != 0) {
       request->rejection =
           absl::StrCat(count, " elements can't be split evenly over ", size, " ranks; pass counts");
@@ -177,14 +193,37 @@ Sizes SizesOf(const DescriptorContext& context, Request* request) {
   const uint64_t mine = request->counts[is_matrix ? 0 : context.rank];
   if (is_matrix) {
     sizes = AlltoallSizes(*request, context);
-  } else if (request->operation == Operation::kAllgather) {
+  } else if (gathers) {
     sizes = {mine, Sum(request->counts)};
   } else {
     sizes = {Sum(request->counts), mine};
   }
-  if (sizes.input != count) {
-    request->rejection =
-        absl::StrCat("its input has ", count, " elements, its counts say ", sizes.input);
+  if (const uint64_t said = scatters ? sizes.output : sizes.input; said != count) {
+    request->rejection = absl::StrCat("it has ", count, " elements, its counts say ", said);
+  }
+  return sizes;
+}
+
+// What this rank reads and writes of them: the root alone, or one end of a message.
+Sizes OwnSizes(const Request& request, Sizes sizes, const DescriptorContext& context) {
+  const bool is_root = request.root == context.rank;
+  switch (request.operation) {
+    case Operation::kBroadcast:
+    case Operation::kScatter:
+      if (!is_root) sizes.input = 0;
+      break;
+    case Operation::kReduce:
+    case Operation::kGather:
+      if (!is_root) sizes.output = 0;
+      break;
+    case Operation::kSend:
+      sizes.output = 0;
+      break;
+    case Operation::kRecv:
+      sizes.input = 0;
+      break;
+    default:
+      break;
   }
   return sizes;
 }
@@ -193,10 +232,12 @@ void CheckMeaning(const DescriptorContext& context, Request* request) {
   if (Reduces(request->operation) && !IsReducible(request->dtype, request->reduction)) {
     request->rejection = absl::StrCat("there is no ", ReductionName(request->reduction), " of ",
                                       DTypeName(request->dtype));
-  } else if (request->operation == Operation::kBroadcast &&
+  } else if ((HasRoot(request->operation) || IsMessage(request->operation)) &&
              (request->root < 0 || request->root >= context.size)) {
-    request->rejection =
-        absl::StrCat("root ", request->root, " is not one of the ", context.size, " ranks");
+    request->rejection = absl::StrCat(IsMessage(request->operation) ? "peer " : "root ",
+                                      request->root, " is not one of the ", context.size, " ranks");
+  } else if (IsMessage(request->operation) && request->root == context.rank) {
+    request->rejection = "a rank sends no messages to itself";
   } else if (!IsCarriedOut(request->operation)) {
     request->rejection = "this daemon does not carry out that operation";
   } else if (std::isnan(request->prescale) || std::isnan(request->postscale)) {
@@ -209,11 +250,34 @@ absl::Status MakeData(const arena::Descriptor& descriptor, const DescriptorConte
   if (DTypeBytes(request->dtype) == 0) return Bad("dtype");
   if (request->count > kMaxElements) return Bad("count out of range");
   CheckMeaning(context, request);
-  const Sizes sizes = SizesOf(context, request);
+  const Sizes all = SizesOf(context, request);
   if (!request->rejection.empty()) return absl::OkStatus();
-  const bool reads = request->operation != Operation::kBroadcast || request->root == context.rank;
-  return ResolveBuffers(descriptor.input, reads ? sizes.input : 0, descriptor.output, sizes.output,
+  const Sizes sizes = OwnSizes(*request, all, context);
+  return ResolveBuffers(descriptor.input, sizes.input, descriptor.output, sizes.output,
                         *context.arena, request);
+}
+
+// FNV-1a over what all nodes must agree on.
+uint64_t GroupHash(int id, const std::vector<uint64_t>& ranks) {
+  uint64_t hash = 0xcbf29ce484222325 ^ static_cast<uint64_t>(id);
+  for (const uint64_t rank : ranks) hash = (hash ^ rank) * 0x100000001b3;
+  return hash;
+}
+
+absl::Status MakeOfGroups(const DescriptorContext& context, Request* request) {
+  const std::vector<uint64_t>& ranks = request->counts;
+  const auto size = static_cast<uint64_t>(context.size);
+  if (request->group != 0) return Bad("groups are made in group 0");
+  if (request->root < 0 || request->root > static_cast<int>(arena::kMaxGroups)) {
+    return Bad("id of a group out of range");
+  }
+  if (ranks.empty() || ranks.size() > size || ranks.back() >= size) return Bad("ranks of a group");
+  if (std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) != ranks.end()) {
+    return Bad("ranks of a group are not in ascending order");
+  }
+  if ((request->root == 0) != (ranks.size() == size)) return Bad("group 0 is that of all ranks");
+  request->signature ^= GroupHash(request->root, ranks);
+  return absl::OkStatus();
 }
 
 absl::Status MakePlanRegister(const std::vector<char>& record, const DescriptorContext& context,
@@ -233,7 +297,7 @@ absl::Status MakePlanRegister(const std::vector<char>& record, const DescriptorC
 }
 
 absl::Status MakePlanBucket(const DescriptorContext& context, Request* request) {
-  const auto found = context.plans->find(request->plan_id);
+  const auto found = context.plans->find(wire::ChannelId(request->group, request->plan_id));
   if (found == context.plans->end())
     return Bad(absl::StrCat("plan ", request->plan_id, " is not registered"));
   const auto& buckets = found->second->buckets();
@@ -270,7 +334,10 @@ absl::Status CheckDescriptor(const arena::Descriptor& descriptor,
   if (descriptor.serial != context.serial) {
     return Bad(absl::StrCat("serial ", descriptor.serial, " where ", context.serial, " was due"));
   }
-  if (descriptor.group != 0) return Bad("group");
+  if (context.rank < 0) {
+    return Bad(
+        absl::StrCat("group ", descriptor.group, ": there is none, or this rank is not a member"));
+  }
   const bool is_bucket = descriptor.operation == Operation::kPlanBucket;
   if (is_bucket ? descriptor.sequence_high != 0 : arena::SequenceOf(descriptor) > kMaxSequence) {
     return Bad("sequence");
@@ -299,17 +366,32 @@ absl::StatusOr<std::unique_ptr<Request>> MakeRequest(const arena::Descriptor& de
     case Operation::kPlanUnregister:
     case Operation::kPlanBucket:
       request->plan_id = static_cast<uint32_t>(descriptor.root);
+      if (wire::ChannelPlan(request->plan_id) != request->plan_id) {
+        return Bad(absl::StrCat("plan ", request->plan_id, " is not registered"));
+      }
       if (descriptor.operation == Operation::kPlanRegister) {
         status = MakePlanRegister(*record, context, request.get());
       } else if (descriptor.operation == Operation::kPlanBucket) {
         request->bucket = descriptor.bucket;
         status = MakePlanBucket(context, request.get());
-      } else if (!context.plans->contains(request->plan_id)) {
+      } else if (!context.plans->contains(wire::ChannelId(request->group, request->plan_id))) {
         status = Bad(absl::StrCat("plan ", request->plan_id, " is not registered"));
       }
       break;
+    case Operation::kGroupRegister:
+    case Operation::kGroupUnregister:
+      request->root = descriptor.root;
+      status = ParseMeta(*record, request.get());
+      if (status.ok()) status = MakeOfGroups(context, request.get());
+      break;
     default:
-      request->root = descriptor.operation == Operation::kBroadcast ? descriptor.root : 0;
+      if (HasRoot(descriptor.operation) || IsMessage(descriptor.operation)) {
+        request->root = descriptor.root;
+      }
+      if (IsMessage(descriptor.operation) && request->root >= 0 && request->root < context.size) {
+        request->peer =
+            context.members == nullptr ? request->root : (*context.members)[request->root];
+      }
       status = ParseMeta(*record, request.get());
       SetInlineShape(descriptor, request.get());
       if (!status.ok() || descriptor.operation == Operation::kBarrier) break;

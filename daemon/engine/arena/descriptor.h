@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "daemon/engine/arena/arena_view.h"
@@ -17,11 +18,13 @@ namespace ringd::daemon {
 // What a descriptor is judged against.
 struct DescriptorContext {
   const ArenaView* arena = nullptr;
-  int rank = 0;         // In the group.
-  int size = 0;         // Ranks of the group.
-  uint64_t serial = 0;  // That the next descriptor must have.
-  // The client's plans that all ranks have agreed on.
-  const std::map<uint32_t, std::shared_ptr<const Plan>>* plans = nullptr;
+  // Of the descriptor's group.
+  int rank = 0;  // -1: this client's rank is no member, or there is no such group.
+  int size = 0;
+  const std::vector<int>* members = nullptr;  // Ranks of the job; null: all.
+  uint64_t serial = 0;                        // That the next descriptor must have.
+  // The client's plans that all ranks have agreed on, by wire::ChannelId.
+  const std::map<uint64_t, std::shared_ptr<const Plan>>* plans = nullptr;
 };
 
 // Whether the parts are sound that don't depend on the operation: size, version, enumerations,

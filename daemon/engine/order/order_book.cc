@@ -35,7 +35,7 @@ struct OrderBook::Entry {
 };
 
 struct OrderBook::Channel {
-  uint32_t id = 0;
+  uint64_t id = 0;
   uint64_t base = 1;                  // What comes before is over.
   uint64_t cursor = 1;                // Entries before it have started or failed.
   std::map<uint64_t, Entry> entries;  // By sequence.
@@ -65,17 +65,18 @@ struct OrderBook::Channel {
   }
 };
 
-OrderBook::OrderBook(const GroupLayout& layout, bool may_skip)
+OrderBook::OrderBook(const GroupLayout& layout, bool may_skip, uint32_t group)
     : layout_(layout),
       local_count_(layout.local_count()),
       may_skip_(may_skip),
+      own_channel_(wire::ChannelId(group, 0)),
       ended_(local_count_) {
-  OpenChannel(wire::ChannelId(0, 0));
+  OpenChannel(own_channel_);
 }
 
 OrderBook::~OrderBook() = default;
 
-OrderBook::Channel& OrderBook::OpenChannel(uint32_t channel) {
+OrderBook::Channel& OrderBook::OpenChannel(uint64_t channel) {
   auto& place = channels_[channel];
   if (place == nullptr) {
     place = std::make_unique<Channel>();
@@ -181,9 +182,7 @@ absl::Status OrderBook::Submit(int local_rank, RequestPtr request, int64_t now_u
   return Arrive(&channel, sequence, local_rank, std::move(request), now_us, actions);
 }
 
-const OrderBook::Channel& OrderBook::OwnChannel() const {
-  return *channels_.at(wire::ChannelId(0, 0));
-}
+const OrderBook::Channel& OrderBook::OwnChannel() const { return *channels_.at(own_channel_); }
 
 bool OrderBook::IsWaiting() const {
   const Channel& channel = OwnChannel();
@@ -198,7 +197,7 @@ bool OrderBook::Lacks(int local_rank, uint64_t sequence) const {
 }
 
 void OrderBook::Pass(int local_rank, uint64_t sequence) {
-  uint64_t& submitted = OpenChannel(wire::ChannelId(0, 0)).submitted[local_rank];
+  uint64_t& submitted = OpenChannel(own_channel_).submitted[local_rank];
   submitted = std::max(submitted, sequence);
 }
 
@@ -257,13 +256,13 @@ void OrderBook::Compare(OperationKey key, Entry* entry, int local_rank, Actions*
   const Request& mine = *entry->requests[local_rank];
   const Request& first = *entry->requests[entry->first];
   auto outcome = std::make_shared<Outcome>();
-  outcome->rank = layout_.first_local_rank() + local_rank;
+  outcome->rank = JobRank(local_rank);
   if (!mine.rejection.empty()) {
     outcome->code = arena::Code::kInvalidArgument;
-    outcome->message = absl::StrCat("operation s.", key.sequence, ": rank ", outcome->rank,
-                                    " called ", DescribeRequest(mine), ": ", mine.rejection);
+    outcome->message = absl::StrCat(OperationText(key), ": rank ", outcome->rank, " called ",
+                                    DescribeRequest(mine), ": ", mine.rejection);
   } else if (entry->arrived > 1 && !SameOperation(first, mine)) {
-    const int first_rank = layout_.first_local_rank() + entry->first;
+    const int first_rank = JobRank(entry->first);
     outcome->code = arena::Code::kMismatch;
     outcome->message = MismatchMessage(key, DescribeForRank(first, first_rank),
                                        DescribeForRank(mine, outcome->rank));
@@ -332,7 +331,7 @@ void OrderBook::Tell(RequestPtr request, std::shared_ptr<const Outcome> outcome,
 std::shared_ptr<const Outcome> OrderBook::EndOutcome(const Channel& channel, int local_rank,
                                                      const Outcome& outcome) const {
   auto full = std::make_shared<Outcome>(outcome);
-  if (full->rank < 0) full->rank = layout_.first_local_rank() + local_rank;
+  if (full->rank < 0) full->rank = JobRank(local_rank);
   if (full->node.empty()) full->node = layout_.nodes[layout_.node_index].name;
   if (!full->message.empty()) return full;
   const uint64_t next = channel.FirstMissing(local_rank) - channel.edition_base;
@@ -342,9 +341,8 @@ std::shared_ptr<const Outcome> OrderBook::EndOutcome(const Channel& channel, int
                                      .exit_code = full->exit_code,
                                      .signal = full->signal});
   } else {
-    full->message = absl::StrCat(
-        "rank ", full->rank, " has finished after ", next - 1, " operations, s.", next,
-        channel.is_plan ? absl::StrCat(" of plan ", channel.id & 0xffff) : "", " is pending");
+    full->message = absl::StrCat("rank ", full->rank, " has finished after ", next - 1,
+                                 " operations, s.", next, ChannelText(channel.id), " is pending");
   }
   return full;
 }

@@ -16,8 +16,6 @@
 
 namespace ringd::daemon {
 
-using RequestPtr = std::unique_ptr<Request>;
-
 // What the book's owner has to do next.
 struct Action {
   enum class Kind {
@@ -60,12 +58,13 @@ struct Waiting {
 // Thread-bound: the engine's thread.
 class OrderBook {
  public:
-  explicit OrderBook(const GroupLayout& layout, bool may_skip = false);
+  explicit OrderBook(const GroupLayout& layout, bool may_skip = false, uint32_t group = 0);
   OrderBook(const OrderBook&) = delete;
   OrderBook& operator=(const OrderBook&) = delete;
   ~OrderBook();
 
-  // local_rank's next operation in the group's own sequence, or the bucket of a plan (kPlanBucket).
+  // local_rank: among the group's ranks on this node, here and below.
+  // Its next operation in the group's own sequence, or the bucket of a plan (kPlanBucket).
   // FAILED_PRECONDITION: no such plan is open, no such bucket, the bucket was submitted twice in
   // one step, or the request's number was due before or leaves others out; nothing was taken, and
   // the client has broken its protocol.
@@ -105,7 +104,7 @@ class OrderBook {
   struct Entry;
   struct Channel;
 
-  Channel& OpenChannel(uint32_t channel);
+  Channel& OpenChannel(uint64_t channel);
   absl::Status NextSequence(Channel* channel, int local_rank, const Request& request,
                             uint64_t* sequence);
   const Channel& OwnChannel() const;
@@ -121,10 +120,15 @@ class OrderBook {
   std::shared_ptr<const Outcome> EndOutcome(const Channel& channel, int local_rank,
                                             const Outcome& outcome) const;
 
+  int JobRank(int local_rank) const {
+    return layout_.JobRank(layout_.first_local_rank() + local_rank);
+  }
+
   const GroupLayout layout_;
   const int local_count_;
   const bool may_skip_;
-  std::map<uint32_t, std::unique_ptr<Channel>> channels_;  // By ChannelId.
+  const uint64_t own_channel_;
+  std::map<uint64_t, std::unique_ptr<Channel>> channels_;  // By ChannelId.
   std::vector<std::shared_ptr<const Outcome>> ended_;      // By local rank; null: still here.
   std::shared_ptr<const Outcome> all_failed_;
   size_t pending_ = 0;

@@ -474,5 +474,33 @@ TEST_F(OrderBookTest, RandomCalls_EveryRequestEndsOnce_StartsInOrder) {
   }
 }
 
+TEST_F(OrderBookTest, Group_NamesRanksOfTheJobAndItself) {
+  GroupLayout layout = Layout(2, 1);  // Group ranks 1 and 2 are here.
+  layout.members = {3, 5, 9};
+  book_ = std::make_unique<OrderBook>(layout, false, 4);
+  const auto submit = [&](int rank, uint64_t count) {
+    RequestPtr request = Allreduce(count);
+    request->group = 4;
+    return Submit(rank, std::move(request));
+  };
+  const std::string channel = std::to_string(wire::ChannelId(4, 0));
+  EXPECT_TRUE(submit(0, 10).empty());
+  EXPECT_EQ(submit(1, 11)[0], "abort " + channel + "/1");
+  EXPECT_EQ(message_,
+            "operation s.1 of group 4 is not the same on all ranks: rank 5 called allreduce "
+            "float32[10] sum, rank 9 called allreduce float32[11] sum");
+  submit(0, 10);
+  EXPECT_EQ(submit(1, 10), (std::vector<std::string>{"start " + channel + "/2"}));
+  submit(0, 10);
+  Actions actions;
+  Outcome finished;
+  finished.code = arena::Code::kPeerFailed;
+  finished.exit_code = 0;
+  book_->EndRank(1, finished, &actions);
+  ASSERT_EQ(actions[0].outcome->message,
+            "rank 9 has finished after 2 operations, s.3 of group 4 is pending");
+  EXPECT_EQ(actions[0].outcome->rank, 9);
+}
+
 }  // namespace
 }  // namespace ringd::daemon

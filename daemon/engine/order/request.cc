@@ -1,25 +1,33 @@
 #include "daemon/engine/order/request.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/types/span.h"
 
 namespace ringd::daemon {
 namespace {
 
 bool HasData(Operation operation) {
-  return operation != Operation::kBarrier && operation != Operation::kPlanUnregister;
+  return operation != Operation::kBarrier && operation != Operation::kPlanUnregister &&
+         !IsOfGroups(operation);
 }
 
 // Whether `count` may differ between ranks, as the counts say.
 bool HasOwnCount(const Request& request) {
   return request.operation == Operation::kPlanRegister ||
-         (!request.counts.empty() && (request.operation == Operation::kAllgather ||
-                                      request.operation == Operation::kAlltoall));
+         (!request.counts.empty() &&
+          (request.operation == Operation::kAllgather || request.operation == Operation::kGather ||
+           request.operation == Operation::kScatter || request.operation == Operation::kAlltoall));
 }
 
 Operation CarriedOutAs(Operation operation) {
   switch (operation) {
     case Operation::kPlanRegister:
     case Operation::kPlanUnregister:
+    case Operation::kGroupRegister:
+    case Operation::kGroupUnregister:
       return Operation::kBarrier;
     case Operation::kPlanBucket:
       return Operation::kAllreduce;
@@ -32,6 +40,8 @@ std::vector<uint64_t> CountsOf(const Request& request, uint64_t size) {
   if (!request.counts.empty()) return request.counts;
   switch (request.operation) {
     case Operation::kAllgather:
+    case Operation::kGather:
+    case Operation::kScatter:
       return std::vector<uint64_t>(size, request.count);
     case Operation::kReduceScatter:
       return std::vector<uint64_t>(size, request.count / size);
@@ -40,6 +50,37 @@ std::vector<uint64_t> CountsOf(const Request& request, uint64_t size) {
     default:
       return {};
   }
+}
+
+// Ranks that a message shows of a group's.
+constexpr size_t kMaxShownRanks = 64;
+
+void AppendRoot(const Request& request, std::string* text) {
+  switch (request.operation) {
+    case Operation::kBroadcast:
+    case Operation::kReduce:
+    case Operation::kGather:
+    case Operation::kScatter:
+      absl::StrAppend(text, " root ", request.root);
+      break;
+    case Operation::kSend:
+      absl::StrAppend(text, " to rank ", request.peer);
+      return;
+    case Operation::kRecv:
+      absl::StrAppend(text, " from rank ", request.peer);
+      return;
+    case Operation::kGroupRegister:
+    case Operation::kGroupUnregister: {
+      const size_t shown = std::min(request.counts.size(), kMaxShownRanks);
+      absl::StrAppend(text, " ", request.root, " of ", request.counts.size(),
+                      " ranks: ", absl::StrJoin(absl::MakeSpan(request.counts).first(shown), ", "),
+                      shown < request.counts.size() ? ", ..." : "");
+      return;
+    }
+    default:
+      break;
+  }
+  if (!request.counts.empty()) absl::StrAppend(text, " with counts");
 }
 
 }  // namespace
@@ -61,8 +102,7 @@ std::string DescribeRequest(const Request& request) {
   if (request.reduction != Reduction::kNone) {
     absl::StrAppend(&text, " ", ReductionName(request.reduction));
   }
-  if (request.operation == Operation::kBroadcast) absl::StrAppend(&text, " root ", request.root);
-  if (!request.counts.empty()) absl::StrAppend(&text, " with counts");
+  AppendRoot(request, &text);
   if (request.prescale != 1.0) absl::StrAppend(&text, " prescale ", request.prescale);
   if (request.postscale != 1.0) absl::StrAppend(&text, " postscale ", request.postscale);
   if (request.tag != 0) absl::StrAppend(&text, " tag ", request.tag);
@@ -90,9 +130,8 @@ bool SameOperation(const Request& a, const Request& b) {
          a.plan->canonical_text() == b.plan->canonical_text();
 }
 
-std::shared_ptr<const Collective> MakeCollective(
-    const std::vector<std::unique_ptr<Request>>& requests, const GroupLayout& layout,
-    bool with_description) {
+std::shared_ptr<const Collective> MakeCollective(const std::vector<RequestPtr>& requests,
+                                                 const GroupLayout& layout, bool with_description) {
   const Request& first = *requests[0];
   auto collective = std::make_shared<Collective>();
   collective->operation = CarriedOutAs(first.operation);
@@ -107,7 +146,7 @@ std::shared_ptr<const Collective> MakeCollective(
   collective->signature = first.signature;
   for (const auto& request : requests) collective->ranks.push_back(request->buffer);
   if (with_description) {
-    collective->description = DescribeForRank(first, layout.first_local_rank());
+    collective->description = DescribeForRank(first, layout.JobRank(layout.first_local_rank()));
   }
   return collective;
 }

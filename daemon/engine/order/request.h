@@ -32,8 +32,9 @@ struct Request {
   Reduction reduction = Reduction::kNone;
   double prescale = 1.0;
   double postscale = 1.0;
-  int root = 0;
-  uint64_t count = 0;            // Elements at the input.
+  int root = 0;                  // Or the group that is made or given up.
+  int peer = -1;                 // kSend, kRecv: the other rank, by its number in the job.
+  uint64_t count = 0;            // Elements at the input; scatter, recv: at the output.
   std::vector<uint64_t> counts;  // As arena::Meta says; empty: the same for every rank.
   RankBuffer buffer;
   uint64_t signature = 0;
@@ -53,6 +54,8 @@ struct Request {
   std::string rejection;
 };
 
+using RequestPtr = std::unique_ptr<Request>;
+
 // "allreduce float32[10] sum", with root, scales, tag, name and call site where they matter.
 std::string DescribeRequest(const Request& request);
 
@@ -65,9 +68,16 @@ bool SameOperation(const Request& a, const Request& b);
 
 // The collective of requests that are the same operation, by local rank. with_description: for
 // other nodes to compare.
-std::shared_ptr<const Collective> MakeCollective(
-    const std::vector<std::unique_ptr<Request>>& requests, const GroupLayout& layout,
-    bool with_description);
+std::shared_ptr<const Collective> MakeCollective(const std::vector<RequestPtr>& requests,
+                                                 const GroupLayout& layout, bool with_description);
+
+// A message between two ranks: it has no place in the group's sequence.
+inline bool IsMessage(const Request& request) {
+  return request.operation == Operation::kSend || request.operation == Operation::kRecv;
+}
+inline bool IsOfGroups(Operation operation) {
+  return operation == Operation::kGroupRegister || operation == Operation::kGroupUnregister;
+}
 
 // Bytes that the operation reduces for each rank: a counter.
 uint64_t ReducedBytes(const Request& request);

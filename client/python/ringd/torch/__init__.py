@@ -98,6 +98,18 @@ from ._differentiable import (
 )
 from ._optimizer import DistributedOptimizer
 from ._parameters import broadcast_optimizer_state, broadcast_parameters
+from ._rooted import (
+    gather,
+    gather_async,
+    recv,
+    recv_async,
+    reduce,
+    reduce_async,
+    scatter,
+    scatter_async,
+    send,
+    send_async,
+)
 from ._sparse import sparse_allreduce_async
 from ._tensors import empty
 
@@ -157,6 +169,16 @@ __all__ = [
     "alltoall_async",
     "sparse_allreduce_async",
     "barrier",
+    "gather",
+    "gather_async",
+    "recv",
+    "recv_async",
+    "reduce",
+    "reduce_async",
+    "scatter",
+    "scatter_async",
+    "send",
+    "send_async",
     "Compression",
     "Compressor",
     "broadcast_object",

@@ -9,7 +9,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from .. import _ops
-from .._process_sets import ProcessSet, global_process_set
+from .._process_sets import ProcessSet, global_process_set, group_of
 from .._types import ReduceOp
 from ._collectives import allreduce_async_
 from ._tensors import buffer_of
@@ -90,8 +90,9 @@ def _statistics(x: torch.Tensor) -> torch.Tensor:
 
 def _gather(own: torch.Tensor, process_set: ProcessSet) -> torch.Tensor:
     """COLLECTIVE: a row of each rank."""
-    every = torch.empty((process_set.size(), own.numel()), dtype=own.dtype)
-    request = _ops.allgather_alike(buffer_of(own), buffer_of(every), lambda: every, None)
+    group = group_of(process_set)
+    every = torch.empty((group.size, own.numel()), dtype=own.dtype)
+    request = _ops.allgather_alike(buffer_of(own), buffer_of(every), lambda: every, None, group)
     return _ops.start(request).wait()
 
 
@@ -156,7 +157,7 @@ class SyncBatchNorm(_BatchNorm):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Normalises `(N, C, ...)`; the result has the same shape, dtype and strides."""
         self._check_input_dim(input)
-        if not self.training or self.process_set.size() == 1:
+        if not self.training or group_of(self.process_set).size == 1:
             return super().forward(input)
         result, mean, variance = _Normalise.apply(
             input, self.weight, self.bias, self.eps, self.process_set

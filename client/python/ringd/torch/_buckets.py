@@ -10,6 +10,7 @@ from torch.autograd.graph import increment_version
 
 from .. import _core
 from .._errors import RingdError
+from .._process_sets import removal_hooks
 from .._types import ReduceOp
 from ._tensors import code_of, tensor_at
 
@@ -77,11 +78,12 @@ class _Registry:
 
         return release
 
-    def dead(self) -> frozenset[int]:
-        return frozenset(self._dead)
+    def dead(self, group: int) -> frozenset[int]:
+        """Plans of the group with that number."""
+        return frozenset(plan for plan in self._dead if plan >> 16 == group)
 
     def give_back(self, told: Iterable[frozenset[int]]) -> None:
-        """COLLECTIVE: unregisters plans that are dead on all ranks."""
+        """COLLECTIVE: unregisters plans that are dead on all ranks of their group."""
         for plan in sorted(frozenset.intersection(*told)):
             self._dead.discard(plan)
             try:
@@ -91,8 +93,14 @@ class _Registry:
             except RingdError:
                 pass  # It went with another init(), or a failure that the next operation reports.
 
+    def forget(self, group: int) -> None:
+        """The group is gone, and its plans with it."""
+        self._live = {plan: token for plan, token in self._live.items() if plan >> 16 != group}
+        self._dead -= self.dead(group)
+
 
 registry = _Registry()
+removal_hooks.append(registry.forget)
 
 
 class Buckets:
@@ -113,15 +121,16 @@ class Buckets:
         buckets: Sequence[Sequence[int]],
         op: ReduceOp,
         predivide_factor: float,
+        group: int = 0,
     ) -> None:
-        """COLLECTIVE. `likes` tell shapes, dtypes and strides."""
+        """COLLECTIVE. `likes` tell shapes, dtypes and strides; group: ringd's number of it."""
         specs, tensors = [], []
         for number, members in enumerate(buckets):
             dtype = code_of(likes[members[0]].dtype)
             specs.append((dtype, int(op), 1.0 / predivide_factor, predivide_factor))
             tensors += [(names[i], tuple(likes[i].shape), number) for i in members]
             tensors.append((f"(bucket {number}: used)", (2 * len(members),), number))
-        self.plan: int = _core.plan_register(specs, tensors, -1)
+        self.plan: int = _core.plan_register(specs, tensors, -1, group)
         nothing = torch.empty(0)
         self.views = [nothing] * len(likes)
         self.numbers = [0] * len(likes)  # The plan's, of gradients.

@@ -19,25 +19,12 @@ from typing import Any
 
 import torch
 
-from .. import _ops
-from .._errors import RingdError
+from .. import _combined, _ops
 from .._handles import Handle
 from .._ops import Buffer, Request
-from .._process_sets import ProcessSet, global_process_set, require_global
-from .._types import ReduceOp
-from ._tensors import (
-    Target,
-    buffer_of,
-    contiguous_source,
-    in_place,
-    mark_written,
-)
-
-
-def check_no_weight(weight: float | None) -> None:
-    """RingdError for a weight: there is none yet."""
-    if weight is not None:
-        raise RingdError("weight is not available in this version of ringd")
+from .._process_sets import Group, ProcessSet, global_process_set, group_of
+from .._types import ReduceOp, dtype_code
+from ._tensors import InPlace, Target, buffer_of, contiguous_source
 
 
 def member_names(tensors: Sequence[Any], name: str | None) -> list[str | None]:
@@ -54,14 +41,53 @@ def _allreduce(
     prescale: float,
     postscale: float,
     process_set: ProcessSet,
+    weight: float | None = None,
     out: torch.Tensor | None = None,
 ) -> Request:
-    require_global(process_set)
     source = contiguous_source(tensor)
     target = Target(source.shape, source.dtype, out)
-    return _ops.allreduce(
-        buffer_of(source), buffer_of(target.tensor), target.finish, op, name, prescale, postscale
-    )
+    return _reduction(source, target, op, name, (prescale, postscale), process_set, weight)
+
+
+def _reduction(
+    source: torch.Tensor,
+    target: Target,
+    op: int,
+    name: str | None,
+    factors: tuple[float, float],
+    process_set: ProcessSet,
+    weight: float | None,
+) -> Request:
+    group = group_of(process_set)
+    buffer = buffer_of(source)
+    if weight is not None or op == ReduceOp.Adasum:
+        return _combine(source, target, op, name, factors, group, weight)
+    into = buffer if target.tensor is source else buffer_of(target.tensor)
+    return _ops.allreduce(buffer, into, target.finish, op, name, *factors, group)
+
+
+def _combine(
+    source: torch.Tensor,
+    target: Target,
+    op: int,
+    name: str | None,
+    factors: tuple[float, float],
+    group: Group,
+    weight: float | None,
+) -> Request:
+    """A weighted average or Adasum, by way of NumPy (bfloat16, which it has not, as float32)."""
+    precise = source.float() if source.dtype == torch.bfloat16 else source
+    array = precise.numpy()
+
+    def store(result: Any) -> torch.Tensor:
+        target.tensor.copy_(torch.from_numpy(result).view(target.tensor.shape))
+        return target.finish()
+
+    if weight is not None:
+        value = _combined.check_weight(weight, op, array.dtype)
+        code = lambda dtype: dtype_code(dtype.name)  # noqa: E731
+        return _combined.weighted(array, value, code, store, name, *factors, group)
+    return _combined.adasum(array, buffer_of(precise), store, name, *factors, group)
 
 
 def _allreduce_in_place(
@@ -71,16 +97,11 @@ def _allreduce_in_place(
     prescale: float,
     postscale: float,
     process_set: ProcessSet,
+    weight: float | None = None,
 ) -> Request:
-    require_global(process_set)
-    memory = in_place(tensor)
-    buffer = buffer_of(memory)
-
-    def finish() -> torch.Tensor:
-        mark_written(memory)
-        return tensor
-
-    return _ops.allreduce(buffer, buffer, finish, op, name, prescale, postscale)
+    target = InPlace(tensor)
+    factors = (prescale, postscale)
+    return _reduction(target.tensor, target, op, name, factors, process_set, weight)
 
 
 def allreduce_async(
@@ -94,9 +115,8 @@ def allreduce_async(
     out: torch.Tensor | None = None,
 ) -> Handle:
     """Starts `allreduce`. Leave `tensor` and `out` alone until `synchronize(handle)` returns."""
-    check_no_weight(weight)
     return _ops.start(
-        _allreduce(tensor, op, name, prescale_factor, postscale_factor, process_set, out)
+        _allreduce(tensor, op, name, prescale_factor, postscale_factor, process_set, weight, out)
     )
 
 
@@ -110,10 +130,8 @@ def allreduce_async_(
     weight: float | None = None,
 ) -> Handle:
     """Starts `allreduce_`. Leave `tensor` alone until `synchronize(handle)` returns."""
-    check_no_weight(weight)
-    return _ops.start(
-        _allreduce_in_place(tensor, op, name, prescale_factor, postscale_factor, process_set)
-    )
+    factors = (prescale_factor, postscale_factor)
+    return _ops.start(_allreduce_in_place(tensor, op, name, *factors, process_set, weight))
 
 
 def allreduce_(
@@ -187,24 +205,32 @@ def broadcast_async(
     out: torch.Tensor | None = None,
 ) -> Handle:
     """Starts `broadcast`."""
-    require_global(process_set)
     source = contiguous_source(tensor)
     target = Target(source.shape, source.dtype, out)
-    return _ops.start(
-        _ops.broadcast(buffer_of(source), buffer_of(target.tensor), target.finish, root_rank, name)
-    )
+    return _ops.start(_broadcast(source, target, root_rank, name, process_set))
 
 
-def broadcast_request(tensor: torch.Tensor, root_rank: int, name: str | None) -> Request:
+def _broadcast(
+    source: torch.Tensor,
+    target: Target,
+    root_rank: int,
+    name: str | None,
+    process_set: ProcessSet,
+) -> Request:
+    buffer = buffer_of(source)
+    into = buffer if target.tensor is source else buffer_of(target.tensor)
+    return _ops.broadcast(buffer, into, target.finish, root_rank, name, group_of(process_set))
+
+
+def broadcast_request(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None,
+    process_set: ProcessSet = global_process_set,
+) -> Request:
     """`broadcast_`, ready to be started."""
-    memory = in_place(tensor)
-    buffer = buffer_of(memory)
-
-    def finish() -> torch.Tensor:
-        mark_written(memory)
-        return tensor
-
-    return _ops.broadcast(buffer, buffer, finish, root_rank, name)
+    target = InPlace(tensor)
+    return _broadcast(target.tensor, target, root_rank, name, process_set)
 
 
 def broadcast_async_(
@@ -214,8 +240,7 @@ def broadcast_async_(
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
     """Starts `broadcast_`."""
-    require_global(process_set)
-    return _ops.start(broadcast_request(tensor, root_rank, name))
+    return _ops.start(broadcast_request(tensor, root_rank, name, process_set))
 
 
 def broadcast_(
@@ -228,7 +253,7 @@ def broadcast_(
     return broadcast_async_(tensor, root_rank, name, process_set).wait()
 
 
-class _LateTarget:
+class LateTarget:
     """A target whose shape is known once the ranks have told one another theirs."""
 
     __slots__ = ("_dtype", "_out", "_target")
@@ -258,11 +283,11 @@ def allgather_request(
     with_rows: bool = False,
 ) -> Request:
     """An allgather, ready to be started; its result is a pair with all ranks' rows if asked for."""
-    require_global(process_set)
     source = contiguous_source(tensor)
-    target = _LateTarget(source.dtype, out)
+    target = LateTarget(source.dtype, out)
     finish = target.finish_with_rows if with_rows else target.finish
-    return _ops.allgather(buffer_of(source), target.allocate, finish, name)
+    group = group_of(process_set)
+    return _ops.allgather(buffer_of(source), target.allocate, finish, name, group)
 
 
 def allgather_async(
@@ -298,11 +323,11 @@ def _reducescatter(
     postscale: float,
     out: torch.Tensor | None = None,
 ) -> Request:
-    require_global(process_set)
     source = contiguous_source(tensor)
-    target = _LateTarget(source.dtype, out)
+    target = LateTarget(source.dtype, out)
+    group = group_of(process_set)
     return _ops.reducescatter(
-        buffer_of(source), target.allocate, target.finish, op, name, prescale, postscale
+        buffer_of(source), target.allocate, target.finish, op, name, prescale, postscale, group
     )
 
 
@@ -356,13 +381,13 @@ def alltoall_async(
     out: torch.Tensor | None = None,
 ) -> Handle:
     """Starts `alltoall`. Blocks until all ranks have started it: they exchange their sizes."""
-    require_global(process_set)
     source = contiguous_source(tensor)
-    target = _LateTarget(source.dtype, out)
+    target = LateTarget(source.dtype, out)
 
     def finish(buffer: Buffer, received: list[int]) -> Any:
         result = target.finish(buffer)
         return result if splits is None else (result, torch.tensor(received, dtype=torch.int32))
 
     rows = None if splits is None else _checked_splits(splits)
-    return _ops.start(_ops.alltoall(buffer_of(source), rows, target.allocate, finish, name))
+    group = group_of(process_set)
+    return _ops.start(_ops.alltoall(buffer_of(source), rows, target.allocate, finish, name, group))

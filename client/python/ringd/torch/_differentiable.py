@@ -97,12 +97,15 @@ def allreduce(
 
     Args:
         tensor: same shape and dtype on all ranks.
-        op: Average (integers: truncated toward zero), Sum, Min, Max or Product. For bool Sum and
-            Max are "or", Product and Min are "and".
+        op: Average (integers: truncated toward zero), Sum, Min, Max, Product or Adasum (of
+            floating-point numbers, without gradient; every rank needs memory for all ranks'
+            tensors). For bool Sum and Max are "or", Product and Min are "and".
         name: appears in messages; all ranks must give the same one.
         prescale_factor: multiplies each rank's input.
         postscale_factor: multiplies the result.
         process_set: the ranks that take part.
+        weight: of this rank's tensor, at least 0, on all ranks or on none, for Average: the result
+            is sum(weight * tensor) / sum(weight). Without gradient.
         out: contiguous tensor for the result. May be `tensor` itself.
         compression: how it travels: Compression.fp16, Compression.bf16 or a Compressor of yours.
 
@@ -123,7 +126,8 @@ def allreduce(
     options = (op, name, prescale_factor, postscale_factor, process_set)
     if not _has_gradient(tensor, out):
         return _collectives.allreduce_async(tensor, *options, weight, out).wait()
-    _collectives.check_no_weight(weight)
+    if weight is not None or op == ReduceOp.Adasum:
+        raise ValueError("Adasum and weighted averages have no gradient: .detach() the input")
     if op in (ReduceOp.Average, ReduceOp.Sum):
         return _Allreduce.apply(tensor, *options)
     scaled = tensor if prescale_factor == 1.0 else tensor * prescale_factor

@@ -22,7 +22,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from .. import _core, _timeline
 from .._errors import RingdError, StepOrderError
-from .._process_sets import ProcessSet
+from .._process_sets import ProcessSet, group_of
 from .._types import ReduceOp
 from ._agreement import agree, entry_of
 from ._buckets import FIRST_BUCKET_BYTES, Buckets, plan_buckets, registry
@@ -121,8 +121,9 @@ class Gradients:
             strides = "" if param.is_contiguous() else f" with strides {list(param.stride())}"
             group = f" in group {group_of[i]}" if i in group_of else ""
             entries.append((entry, value + strides + group))
-        mine = (bytes(param.requires_grad for _, param in params), registry.dead())
-        told = agree("DistributedOptimizer", entries, mine)
+        number = self._options.process_set.process_set_id or 0
+        mine = (bytes(param.requires_grad for _, param in params), registry.dead(number))
+        told = agree("DistributedOptimizer", entries, mine, self._options.process_set)
         registry.give_back(dead for _, dead in told)
         trained, frozen = [], []
         for i, pair in enumerate(params):
@@ -153,7 +154,12 @@ class Gradients:
             )
             options = self._options
             self._buckets = Buckets(
-                self._names, likes, buckets, options.op, options.predivide_factor
+                self._names,
+                likes,
+                buckets,
+                options.op,
+                options.predivide_factor,
+                group_of(options.process_set).number,
             )
         self._add_hooks()
 

@@ -10,9 +10,8 @@ from typing import Any
 
 import torch
 
-from .. import _core
 from .._errors import RingdError, StepOrderError
-from .._process_sets import ProcessSet, global_process_set, require_global
+from .._process_sets import ProcessSet, global_process_set, group_of
 from .._types import ReduceOp
 from ._collectives import allreduce_
 from ._compression import Compression, Compressor
@@ -75,7 +74,9 @@ class _Distributed:
             if isinstance(self, torch.optim.LBFGS):
                 # It decides by the loss how often to call: all ranks must decide alike.
                 mean = torch.as_tensor(loss).detach().clone()
-                return allreduce_(mean)
+                if _is_member(self._ringd.options.process_set):
+                    allreduce_(mean, process_set=self._ringd.options.process_set)
+                return mean
             return loss
 
         return reducing
@@ -128,6 +129,8 @@ class _Distributed:
             return
         groups = self.param_groups  # type: ignore[attr-defined]
         number = len(groups) - 1
+        if not _is_member(state.options.process_set):
+            return
         params = [(f"param_group.{number}.{j}", p) for j, p in enumerate(groups[number]["params"])]
         part = Gradients(params, state.options)
         state.parts.append(part)
@@ -201,7 +204,7 @@ def DistributedOptimizer(  # noqa: N802
             it, and for parameters in none, buckets of up to `bucket_bytes` are made.
         sparse_as_dense: sparse gradients are made dense. Without it their indices and values
             travel: the first step that meets one learns it on all ranks.
-        process_set: the ranks that take part.
+        process_set: the ranks that take part; on others the optimizer steps as it did.
         bucket_bytes: the most of a bucket, unless one parameter is longer. The first is smaller.
 
     Raises:
@@ -210,7 +213,7 @@ def DistributedOptimizer(  # noqa: N802
         ValueError: an option out of range, a parameter without or with a doubled name, on another
             device than the CPU, or of a dtype that ringd does not have.
     """
-    require_global(process_set)
+    is_member = _is_member(process_set)
     if isinstance(optimizer, _Distributed):
         raise ValueError("this optimizer is distributed already")
     if not isinstance(optimizer, torch.optim.Optimizer):
@@ -228,14 +231,25 @@ def DistributedOptimizer(  # noqa: N802
         groups=_check_groups(num_groups, groups),
         process_set=process_set,
     )
-    _core.info()
     state = _State(options)
-    state.parts.append(Gradients(_name_parameters(optimizer, named_parameters), options))
+    named = _name_parameters(optimizer, named_parameters)
+    if is_member:
+        state.parts.append(Gradients(named, options))
     optimizer.__dict__.pop("step", None)  # A scheduler's wrapper around the base class's step.
     optimizer.__class__ = _distributed_class(type(optimizer))
     optimizer._ringd = state  # type: ignore[attr-defined]
-    weakref.finalize(optimizer, state.parts[0].close)
+    for part in state.parts:
+        weakref.finalize(optimizer, part.close)
     return optimizer
+
+
+def _is_member(process_set: ProcessSet) -> bool:
+    """TypeError for what is no registered process set."""
+    try:
+        group_of(process_set)
+    except ValueError:
+        return False
+    return True
 
 
 def _check_groups(num_groups: int, groups: Any) -> int | list[list[torch.Tensor]] | None:

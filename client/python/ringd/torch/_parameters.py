@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .. import _core, _ops
+from .. import _ops
 from .._objects import broadcast_object
-from .._process_sets import ProcessSet, global_process_set, require_global
+from .._process_sets import ProcessSet, global_process_set, group_of
 from ._agreement import agree, entry_of
 from ._collectives import broadcast_request
 from ._tensors import check_tensor, is_plain
@@ -28,14 +28,15 @@ def broadcast_parameters(
     Args:
         params: `model.state_dict()`, or `model.named_parameters()` or a list of such pairs. Values
             that are no tensors are left alone. All ranks have the same names, shapes and dtypes.
-        root_rank: whose values count.
+        root_rank: whose values count; a rank of the job.
+        process_set: the ranks that take part.
 
     Raises:
         MismatchError: names, shapes or dtypes differ; it names rank and tensor.
         ValueError: something else than pairs of name and tensor, a name twice, or a tensor that is
             not on the CPU.
     """
-    require_global(process_set)
+    group_of(process_set).rank_of(root_rank)
     pairs = sorted(params.items()) if isinstance(params, Mapping) else list(params)
     tensors: dict[str, torch.Tensor] = {}
     for pair in pairs:
@@ -51,11 +52,14 @@ def broadcast_parameters(
             raise ValueError(f"params has the name '{name}' twice")
         check_tensor(value)
         tensors[name] = value
-    agree("broadcast_parameters", [entry_of(*item) for item in tensors.items()])
-    _broadcast_all(list(tensors.items()), root_rank)
+    entries = [entry_of(*item) for item in tensors.items()]
+    agree("broadcast_parameters", entries, process_set=process_set)
+    _broadcast_all(list(tensors.items()), root_rank, process_set)
 
 
-def _broadcast_all(tensors: list[tuple[str, torch.Tensor]], root_rank: int) -> None:
+def _broadcast_all(
+    tensors: list[tuple[str, torch.Tensor]], root_rank: int, process_set: ProcessSet
+) -> None:
     for start in range(0, len(tensors), _BATCH):
         batch = tensors[start : start + _BATCH]
         plain = [
@@ -64,7 +68,7 @@ def _broadcast_all(tensors: list[tuple[str, torch.Tensor]], root_rank: int) -> N
         ]
         _ops.start_group(
             [
-                broadcast_request(memory, root_rank, name)
+                broadcast_request(memory, root_rank, name, process_set)
                 for (name, _), memory in zip(batch, plain, strict=True)
             ]
         ).wait()
@@ -98,19 +102,20 @@ def broadcast_optimizer_state(
         optimizer: of the same class and parameters on all ranks.
         root_rank: whose state counts.
         model: for Horovod's sake; not needed.
+        process_set: the ranks that take part.
 
     Raises:
         ValueError: this rank's optimizer has other parameter groups than the root's, or its state
             has a tensor that is not on the CPU.
     """
-    require_global(process_set)
-    is_root = _core.info()[0] == _ops.check_root(root_rank)
+    group = group_of(process_set)
+    is_root = group.rank == group.rank_of(root_rank)
     found: dict[str, torch.Tensor] = {}
     structure = _take_tensors(optimizer.state_dict(), "optimizer", found) if is_root else None
-    structure = broadcast_object(structure, root_rank)
+    structure = broadcast_object(structure, root_rank, process_set=process_set)
     if not is_root:
         state = _put_tensors(structure, found)
-    _broadcast_all(list(found.items()), root_rank)
+    _broadcast_all(list(found.items()), root_rank, process_set)
     if not is_root:
         optimizer.load_state_dict(state)
 

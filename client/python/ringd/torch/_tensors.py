@@ -55,7 +55,7 @@ def contiguous_source(tensor: Any) -> torch.Tensor:
     """The tensor detached, or a contiguous copy of it."""
     tensor = as_tensor(tensor)
     check_tensor(tensor)
-    return tensor.detach().contiguous().resolve_neg()
+    return tensor.detach() if is_plain(tensor) else tensor.detach().contiguous().resolve_neg()
 
 
 def buffer_of(tensor: torch.Tensor) -> Buffer:
@@ -73,9 +73,11 @@ def mark_written(tensor: torch.Tensor) -> None:
 
 
 class Target:
-    """Where a result goes: a new tensor, or one of the caller's."""
+    """Where a result goes: a new tensor, or one of the caller's (`tensor` is its memory, kept)."""
 
     __slots__ = ("_out", "tensor")
+
+    _out: Any
 
     def __init__(
         self, shape: Sequence[int], dtype: torch.dtype, out: torch.Tensor | None = None
@@ -106,18 +108,26 @@ def is_plain(tensor: torch.Tensor) -> bool:
     return tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
 
 
-def in_place(value: Any) -> torch.Tensor:
-    """The value's memory, kept. ValueError unless it can be worked on where it lies."""
-    tensor = as_tensor(value)
-    check_tensor(tensor)
-    if tensor is not value and not getattr(getattr(value, "flags", None), "writeable", True):
-        raise ValueError(f"a read-only {type(value).__name__} can't be worked on in place")
-    if not is_plain(tensor):
-        raise ValueError(
-            "the tensor is not contiguous, so it can't be worked on in place: use the form that "
-            "returns a new tensor, or .contiguous()"
-        )
-    return tensor.detach()
+class InPlace(Target):
+    """A tensor, or an array by DLPack, that is worked on where it lies.
+
+    ValueError for one that can't be. The result is the object that was given.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, value: Any) -> None:
+        tensor = as_tensor(value)
+        check_tensor(tensor)
+        if tensor is not value and not getattr(getattr(value, "flags", None), "writeable", True):
+            raise ValueError(f"a read-only {type(value).__name__} can't be worked on in place")
+        if not is_plain(tensor):
+            raise ValueError(
+                "the tensor is not contiguous, so it can't be worked on in place: use the form "
+                "that returns a new tensor, or .contiguous()"
+            )
+        self.tensor = tensor.detach()
+        self._out = value
 
 
 class _Memory:

@@ -30,7 +30,7 @@ class Options:
     blocking_futures: bool = False
 
 
-_job_channels: list[Channel] = []  # Of all ranks; at most one.
+_channels: dict[int, Channel] = {}  # By ringd's number of the group: the same ranks share one.
 _NOT_SOME = (
     "a group of ranks {members} of {world}: ringd with PyTorch {version} has groups of all ranks "
     "and of one rank only"
@@ -70,7 +70,7 @@ def create_group(options: Any, backend_options: Any = None) -> RingdProcessGroup
     if size == 1:
         channel = Channel(0, 1)
     elif members in ([], list(range(world))):
-        channel = _job_channel(rank, size)
+        channel = _channel(rank, size)
     else:
         raise NotImplementedError(
             _NOT_SOME.format(members=members, world=world, version=torch.__version__)
@@ -87,10 +87,11 @@ def _make(channel: Channel, store: Any, timeout: Any, backend_options: Any) -> R
     return RingdProcessGroup(channel, store, timeout, chosen.blocking_futures)
 
 
-def _job_channel(rank: int, size: int) -> Channel:
-    if not _job_channels or (_job_channels[0].rank, _job_channels[0].size) != (rank, size):
-        _job_channels[:] = [Channel(rank, size)]
-    return _job_channels[0]
+def _channel(rank: int, size: int, number: int = 0) -> Channel:
+    channel = _channels.get(number)
+    if channel is None or (channel.rank, channel.size) != (rank, size):
+        channel = _channels[number] = Channel(rank, size, number)
+    return channel
 
 
 def new_group(
@@ -113,10 +114,11 @@ def new_group(
             raise NotImplementedError(_NOT_ALONE.format(members=members))
         if members != sorted(members):
             raise ValueError(f"ranks {members} are not in ascending order")
-        number = _job_channel(rank, size).register_group(members, micros(timeout, -1))
+        number = _channel(rank, size).register_group(members, micros(timeout, -1))
     if rank not in members:
         return None
-    channel = Channel(members.index(rank), len(members), number)
+    alone = len(members) == 1
+    channel = Channel(0, 1) if alone else _channel(members.index(rank), len(members), number)
     store = dist.PrefixStore(f"{group_name}/", self.get_group_store())
     group = _make(channel, store, timeout, pg_options)
     group.setGroupName(group_name)

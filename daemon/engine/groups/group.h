@@ -1,0 +1,95 @@
+// A group of a job's ranks on this node: the order of its collectives and the communicator that
+// carries them out.
+#ifndef RINGD_DAEMON_ENGINE_GROUPS_GROUP_H_
+#define RINGD_DAEMON_ENGINE_GROUPS_GROUP_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "daemon/collectives/communicator.h"
+#include "daemon/engine/order/order_book.h"
+
+namespace ringd::daemon {
+
+// Group 0 is the whole job; the others are made in its sequence (kGroupRegister).
+//
+// Life: made with a communicator; Poll; destroyed when nothing is in flight any more. Ownership:
+// clients outlive their requests. Thread-bound: the engine's thread.
+// Failure: of operations: their clients are told. Of the whole: FailAll.
+class Group {
+ public:
+  // Gets the requests of a kGroupRegister or kGroupUnregister that is over; their clients have not
+  // been told. Must not destroy this group.
+  using OnGroups = std::function<void(std::vector<RequestPtr> requests, const Outcome& outcome)>;
+
+  // An operation that waits, and whether for ranks of this node.
+  struct Stall {
+    Waiting waiting;
+    bool is_started = false;
+  };
+
+  // layout: in numbers of the group. local_ranks: of the job, of the group's ranks on this node.
+  // on_groups: group 0 only.
+  Group(uint32_t id, const GroupLayout& layout, std::vector<int> local_ranks,
+        std::unique_ptr<Communicator> communicator, OnGroups on_groups);
+  ~Group();
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+  uint32_t id() const { return id_; }
+  const GroupLayout& layout() const { return layout_; }
+  const std::vector<int>& local_ranks() const { return local_ranks_; }
+  bool idle() const { return started_.empty(); }
+
+  // local_rank: of the job, here and below; a member. As OrderBook's; carried out by Perform.
+  absl::Status Submit(int local_rank, RequestPtr request);
+  // The rank won't submit any more. Nothing happens for one that is no member.
+  void EndRank(int local_rank, const Outcome& outcome);
+  // Fails what the communicator has not begun, and everything later.
+  void FailPending(const Outcome& outcome);
+  // And what it has begun.
+  void FailAll(const Outcome& outcome);
+  // Carries out what the order book has said.
+  void Perform();
+  // The communicator's turn. Returns whether anything was done.
+  bool Progress() { return communicator_->Progress(); }
+
+  // The oldest operation that has waited since before `before_us`.
+  std::optional<Stall> FindStall(int64_t before_us) const;
+
+ private:
+  struct Started {
+    std::vector<RequestPtr> requests;
+    int64_t since_us = 0;
+  };
+  struct KeyLess {
+    bool operator()(OperationKey a, OperationKey b) const {
+      return a.channel != b.channel ? a.channel < b.channel : a.sequence < b.sequence;
+    }
+  };
+
+  int IndexOf(int local_rank) const;
+  void PerformOne(Action* action);
+  void StartOperation(Action* action);
+  void OnDone(OperationKey key, const Outcome& outcome);
+  void AgreeOnPlan(const Request& request, const Outcome& outcome);
+
+  const uint32_t id_;
+  const GroupLayout layout_;
+  const std::vector<int> local_ranks_;
+  const OnGroups on_groups_;
+  OrderBook book_;
+  std::map<OperationKey, Started, KeyLess> started_;
+  Actions actions_;  // To be carried out by Perform.
+  bool performing_ = false;
+  std::unique_ptr<Communicator> communicator_;  // Its callbacks use all of the above.
+};
+
+}  // namespace ringd::daemon
+
+#endif  // RINGD_DAEMON_ENGINE_GROUPS_GROUP_H_
