@@ -421,6 +421,52 @@ def check_arguments_of_horovod(checks, rank, size):
         checks.close(result.grad, right.grad, "two passes, summed")
 
 
+def combine_by_hand(vectors):
+    """Adasum in float64, in pairs, then pairs of pairs; one without a partner waits."""
+    while len(vectors) > 1:
+        pairs = []
+        for a, b in zip(vectors[::2], vectors[1::2], strict=False):
+            dot, aa, bb = (a * b).sum(), (a * a).sum(), (b * b).sum()
+            pairs.append(a * (1 - dot / (2 * aa)) + b * (1 - dot / (2 * bb)))
+        vectors = pairs + (vectors[-1:] if len(vectors) % 2 else [])
+    return vectors[0]
+
+
+def check_adasum(checks, rank, size):
+    """Ranks' own steps, combined; every rank works out all of them."""
+    for make in (OPTIMIZERS["sgd"], OPTIMIZERS["adam"]):
+        model = make_model().double()
+        optimizer = ringd.DistributedOptimizer(make(model.parameters()), op=ringd.Adasum)
+        copies = [make_model().double() for _ in range(size)]
+        plain = [make(copied.parameters()) for copied in copies]
+        for step in range(3):
+            x, y = (each.double() for each in batch(step, size))
+            optimizer.zero_grad()
+            loss_of(model, mine(x, rank), mine(y, rank)).backward()
+            optimizer.step()
+            old = [param.detach().clone() for param in copies[0].parameters()]
+            for r in range(size):
+                plain[r].zero_grad()
+                loss_of(copies[r], mine(x, r), mine(y, r)).backward()
+                plain[r].step()
+            for k, start in enumerate(old):
+                each = [list(copied.parameters())[k] for copied in copies]
+                total = combine_by_hand([param.detach() - start for param in each])
+                for param in each:
+                    param.data.copy_(start + total)
+        for result, right in zip(model.parameters(), copies[0].parameters(), strict=True):
+            checks.close(result.data, right.data, "Adasum", rtol=1e-9, atol=1e-12)
+        same_bits(checks, model, "Adasum")
+
+    def skip():
+        with optimizer.skip_synchronize():
+            pass
+
+    checks.raises(AssertionError, skip, "Adasum")
+    checks.raises(ValueError, lambda: ringd.DistributedOptimizer(optimizer), "already")
+    optimizer.synchronize()
+
+
 def check_timeline(checks, rank, size):
     """Each rank writes its own file."""
     folder = ringd.broadcast_object(tempfile.mkdtemp() if rank == 0 else None)
@@ -456,5 +502,6 @@ if __name__ == "__main__":
         check_checkpoint,
         check_alternating,
         check_arguments_of_horovod,
+        check_adasum,
         check_timeline,
     )

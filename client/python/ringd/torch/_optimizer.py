@@ -13,6 +13,7 @@ import torch
 from .._errors import RingdError, StepOrderError
 from .._process_sets import ProcessSet, global_process_set, group_of
 from .._types import ReduceOp
+from ._adasum import AdasumDistributed, AdasumOptions
 from ._collectives import allreduce_
 from ._compression import Compression, Compressor
 from ._gradients import Gradients, NamedParameter, Options
@@ -152,15 +153,18 @@ def _check_passes(passes: int) -> None:
         raise ValueError("backward_passes_per_step is an integer of at least 1")
 
 
-_classes: weakref.WeakValueDictionary[type, type] = weakref.WeakValueDictionary()
+_classes: weakref.WeakValueDictionary[tuple[type, type], type] = weakref.WeakValueDictionary()
 
 
-def _distributed_class(base: type) -> type:
-    made = _classes.get(base)
+def _become(optimizer: torch.optim.Optimizer, added: type) -> None:
+    """Puts a class before the optimizer's own."""
+    base = type(optimizer)
+    made = _classes.get((added, base))
     if made is None:
         body = {"__doc__": base.__doc__, "__module__": base.__module__}
-        made = _classes[base] = type(base.__name__, (_Distributed, base), body)
-    return made
+        made = _classes[added, base] = type(base.__name__, (added, base), body)
+    optimizer.__dict__.pop("step", None)  # A scheduler's wrapper around the base class's step.
+    optimizer.__class__ = made
 
 
 def DistributedOptimizer(  # noqa: N802
@@ -197,7 +201,9 @@ def DistributedOptimizer(  # noqa: N802
         backward_passes_per_step: backward passes whose gradients add up on this rank before they
             are reduced, during the last of them. They are summed: Average divides by ranks only. A
             `step()` after fewer passes reduces what is there.
-        op: Average (over ranks), Sum, Min, Max or Product.
+        op: Average (over ranks), Sum, Min, Max or Product. Adasum: each rank's optimizer steps by
+            its own gradients, and the steps are combined (`allreduce`); `groups`, `bucket_bytes`
+            and `sparse_as_dense` say nothing then, and nothing is reduced during backward.
         gradient_predivide_factor: with Average, divides by it before the sum, by the rest after.
         num_groups: as `groups`, which replaces it; 0 for none.
         groups: parameters to reduce together: a number of groups, or lists of parameters. Without
@@ -214,7 +220,7 @@ def DistributedOptimizer(  # noqa: N802
             device than the CPU, or of a dtype that ringd does not have.
     """
     is_member = _is_member(process_set)
-    if isinstance(optimizer, _Distributed):
+    if isinstance(optimizer, _Distributed | AdasumDistributed):
         raise ValueError("this optimizer is distributed already")
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"a torch.optim.Optimizer is needed, not a {type(optimizer).__name__}")
@@ -231,12 +237,17 @@ def DistributedOptimizer(  # noqa: N802
         groups=_check_groups(num_groups, groups),
         process_set=process_set,
     )
-    state = _State(options)
     named = _name_parameters(optimizer, named_parameters)
+    if options.op is ReduceOp.Adasum:
+        _become(optimizer, AdasumDistributed)
+        optimizer._ringd_adasum = AdasumOptions(  # type: ignore[attr-defined]
+            compression, process_set, is_member
+        )
+        return optimizer
+    state = _State(options)
     if is_member:
         state.parts.append(Gradients(named, options))
-    optimizer.__dict__.pop("step", None)  # A scheduler's wrapper around the base class's step.
-    optimizer.__class__ = _distributed_class(type(optimizer))
+    _become(optimizer, _Distributed)
     optimizer._ringd = state  # type: ignore[attr-defined]
     for part in state.parts:
         weakref.finalize(optimizer, part.close)
@@ -276,8 +287,6 @@ def _check_op(op: int, predivide_factor: float) -> ReduceOp:
     except ValueError:
         names = ", ".join(member.name for member in ReduceOp)
         raise ValueError(f"op {op!r} is not one of {names}") from None
-    if op is ReduceOp.Adasum:
-        raise RingdError("Adasum is not available in this version of ringd")
     if predivide_factor != 1.0 and op is not ReduceOp.Average:
         raise ValueError("gradient_predivide_factor is for op=Average only")
     if not predivide_factor > 0:
