@@ -68,6 +68,17 @@ def test_another_launchers_variable_never_means_size_1(home, tmp_path):
     assert "ringctl run" in result.stderr and "trains alone" not in result.stderr
 
 
+@pytest.mark.parametrize(
+    "variables", [("OMPI_COMM_WORLD", "RANK", "SIZE"), ("SLURM", "PROCID", "NTASKS")]
+)
+def test_a_launcher_that_starts_one_process_is_none(home, variables):
+    prefix, rank, size = variables
+    home.env.update({f"{prefix}_{rank}": "0", f"{prefix}_{size}": "1"})
+    script = "import horovod.torch as hvd; hvd.init(); print(hvd.size())"
+    result = run(home, sys.executable, "-c", script)
+    assert passed(result) == "1\n" and "trains alone" in result.stderr
+
+
 LAUNCHERS = {
     "horovodrun": lambda ranks: [horovod.horovodrun(), "-np", ranks, "-H", f"localhost:{ranks}"],
     "ringctl": lambda ranks: [RINGCTL, "run", "-n", ranks, "--"],

@@ -46,21 +46,21 @@ __all__ = [
     "stop_timeline",
 ]
 
-# One of them is in the environment of whatever a launcher has started.
-LAUNCHER_VARIABLES = (
-    "RINGD_SOCKET",
-    "RINGD_RANK",
-    "HOROVOD_RANK",
-    "HOROVOD_GLOO_RENDEZVOUS_ADDR",
-    "OMPI_COMM_WORLD_RANK",
-    "PMI_RANK",
-    "PMIX_RANK",
-    "SLURM_PROCID",
-    "TORCHELASTIC_RUN_ID",
-)
+# One of them is in the environment of whatever a launcher has started; with it, how many there are.
+LAUNCHER_VARIABLES = {
+    "RINGD_SOCKET": "",
+    "RINGD_RANK": "",
+    "HOROVOD_RANK": "HOROVOD_SIZE",
+    "HOROVOD_GLOO_RENDEZVOUS_ADDR": "HOROVOD_SIZE",
+    "OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_SIZE",
+    "PMI_RANK": "PMI_SIZE",
+    "PMIX_RANK": "SLURM_NTASKS",
+    "SLURM_PROCID": "SLURM_NTASKS",
+    "TORCHELASTIC_RUN_ID": "WORLD_SIZE",
+}
 _ALONE = (
-    "horovod: no launcher has started this process, so it trains alone (size 1); to train on "
-    "several ranks start it by `horovodrun` or `ringctl run`"
+    "horovod: no launcher has started this process in a job, so it trains alone (size 1); to train "
+    "on several ranks start it by `horovodrun` or `ringctl run`"
 )
 
 
@@ -71,8 +71,8 @@ _errors.install()
 def init(comm: Any = None, process_sets: Sequence[ringd.ProcessSet] | str | None = None) -> None:
     """Joins the job. Does nothing in a process that has joined already.
 
-    Without any launcher's variable in the environment this process is the whole job; a line on
-    stderr says so.
+    Without any launcher's variable in the environment, or with one that started this process alone,
+    it is the whole job; a line on stderr says so.
 
     HOROVOD_TIMELINE=FILE in the environment starts a timeline.
 
@@ -87,7 +87,10 @@ def init(comm: Any = None, process_sets: Sequence[ringd.ProcessSet] | str | None
     if ringd.is_initialized():
         return
     asked = os.environ.get("RINGD_STANDALONE", "0") not in ("", "0")
-    alone = not asked and not any(name in os.environ for name in LAUNCHER_VARIABLES)
+    alone = not asked and not any(
+        name in os.environ and os.environ.get(count) != "1"
+        for name, count in LAUNCHER_VARIABLES.items()
+    )
     if alone:
         print(_ALONE, file=sys.stderr, flush=True)
     sets = None if process_sets == "dynamic" else process_sets
