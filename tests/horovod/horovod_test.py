@@ -126,6 +126,12 @@ def test_ctrl_c_ends_a_wait_at_once(home):
     assert "[0] goes on: 2.0" in output
 
 
+@pytest.mark.parametrize("ranks", [3, 4])
+def test_process_sets(home, ranks):
+    output = passed(horovodrun(home, "-np", ranks, sys.executable, HERE / "process_sets.py"))
+    assert output.count("checks passed") == ranks
+
+
 def test_timeline_by_flag(home):
     file = home.path / "t.json"
     command = [sys.executable, HERE / "peer_dies.py", "operation"]
