@@ -179,6 +179,23 @@ def check_sparse(checks, rank, size):
     checks.close(handle().to_dense(), dense / size, "a handle is a function")
 
 
+def check_adasum(checks, rank, size):
+    own = torch.zeros(size)
+    own[rank] = rank + 1
+    added = torch.arange(1, size + 1, dtype=torch.float32)
+    checks.close(hvd.allreduce(own, op=hvd.Adasum), added, "orthogonal: they add up")
+    same = torch.tensor([1.0, -2.0, 3.0])
+    checks.close(hvd.allreduce(same, op=hvd.Adasum), same, "equal: their mean")
+    handle = hvd.allreduce_async_(own, name="adasum", op=hvd.Adasum)
+    checks.close(hvd.synchronize(handle), added, "in place")
+    weight = torch.nn.Parameter(torch.ones(size))
+    plain = torch.optim.SGD([weight], lr=0.5)
+    optimizer = hvd.DistributedOptimizer(plain, [("w", weight)], op=hvd.Adasum)
+    (weight[rank] * 2).backward()
+    optimizer.step()
+    checks.close(weight.detach(), torch.zeros(size), "of steps of 1, each on a weight of its own")
+
+
 def check_batch_norm(checks, rank, size):
     torch.manual_seed(0)
     whole = torch.randn(5 * size, 3)
@@ -275,6 +292,7 @@ TESTS = [
     check_sparse,
     check_optimizer,
     check_batch_norm,
+    check_adasum,
     check_process_sets,
     check_timeline,
     check_elastic_sampler,

@@ -60,7 +60,7 @@ def allreduce(
         tensor: same shape and dtype on all ranks.
         average: deprecated; True is op=Average, False is op=Sum.
         compression: `Compression.none`, `Compression.fp16`, or a class of the same two methods.
-        op: Average (integers: truncated toward zero), Sum, Min, Max or Product.
+        op: Average (integers: truncated toward zero), Sum, Min, Max, Product or Adasum.
         prescale_factor: multiplies each rank's tensor.
         postscale_factor: multiplies the result.
     """

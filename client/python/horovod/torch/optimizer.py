@@ -73,7 +73,7 @@ def DistributedOptimizer(  # noqa: N802
         named_parameters: pairs of unique name and parameter, all of the optimizer's.
         compression: of gradients on their way.
         backward_passes_per_step: backward passes whose gradients add up before they are reduced.
-        op: Average, Sum, Min, Max or Product.
+        op: Average, Sum, Min, Max, Product or Adasum (any number of ranks).
         gradient_predivide_factor: with Average, divides by it before the sum, by the rest after.
         num_groups: deprecated form of `groups`.
         groups: a number of groups, or lists of parameters, that are reduced together.
