@@ -6,7 +6,9 @@ Each rank knows all ranks' inputs, so it works every result out alone. The last 
 "rank R of N: K checks passed".
 """
 
+import functools
 import itertools
+import os
 
 import numpy as np
 import ringd
@@ -242,6 +244,74 @@ def check_in_set(checks, rank, s):
     ringd.barrier(process_set=s)
 
 
+def check_batches(checks, rank, size):
+    """One member that differs fails the whole list, on every rank."""
+    pair = [ringd.add_process_set([0, size - 1])] if size > 2 else []
+    for s in [ringd.global_process_set, *pair]:
+        if not s.included() or s.size() == 1:
+            continue
+        odd = s.rank() == 1
+        lists = [np.ones(3), np.ones(5 if odd else 4), np.ones(2)]
+        error = checks.raises(
+            ringd.MismatchError,
+            lambda lists=lists, s=s: ringd.grouped_allreduce(lists, process_set=s),
+            "float64[4]",
+            "a list with one that differs",
+        )
+        assert "float64[5]" in str(error), error
+        results = ringd.grouped_allreduce([np.ones(3)] * 2, op=ringd.Sum, process_set=s)
+        for result in results:
+            checks.equal(result, np.full(3, float(s.size())), "the next list")
+    for s in pair:
+        ringd.remove_process_set(s)
+
+
+def check_random(checks, rank, size):
+    """Overlapping sets and messages, all in flight at once, each rank in an order of its own."""
+    if size < 3:
+        return
+    seed = ringd.broadcast_object(int.from_bytes(os.urandom(4), "little"))
+    shared = np.random.default_rng(seed)
+    chosen = {tuple(sorted(shared.permutation(size)[: shared.integers(2, size)])) for _ in range(4)}
+    sets = [ringd.add_process_set(list(map(int, ranks))) for ranks in sorted(chosen)]
+    every = list(dtypes())
+    queues = [[] for _ in range(len(sets) + 3)]  # Of the job, of each set, sends, receives.
+    for number, s in enumerate([ringd.global_process_set, *sets]):
+        ranks = s.ranks or list(range(size))
+        for i in range(10):
+            dtype, shape = every[shared.integers(len(every))], SHAPES[shared.integers(len(SHAPES))]
+            op = ringd.Max if dtype.name == "bool" else [ringd.Sum, ringd.Min][i % 2]
+            if rank not in ranks:
+                continue
+            inputs = [data(r, shape, dtype, i) for r in ranks]
+            mine = inputs[ranks.index(rank)]
+            start = functools.partial(ringd.allreduce_async, mine, op, process_set=s)
+            queues[number].append((start, reduced(op, inputs)))
+    for i in range(40):
+        source, target = shared.choice(size, 2, replace=False)
+        tag, shape = int(shared.integers(3)), SHAPES[shared.integers(len(SHAPES))]
+        message = data(int(source), shape, np.dtype(np.int32), i)
+        if rank == source:
+            send = functools.partial(ringd.send_async, message, int(target), tag)
+            queues[-2].append((send, None))
+        if rank == target:
+            recv = functools.partial(ringd.recv_async, shape, int(source), tag, dtype=np.int32)
+            queues[-1].append((recv, message))
+    order = np.random.default_rng([seed, rank])
+    started = []
+    while any(queues):
+        queue = queues[order.integers(len(queues))]
+        if queue:
+            start, expected = queue.pop(0)
+            started.append((start(), expected))
+    for handle, expected in started:
+        result = ringd.synchronize(handle)
+        if expected is not None:
+            checks.equal(result, expected, f"seed {seed}")
+    for s in sets:
+        ringd.remove_process_set(s)
+
+
 def check_ids(checks, sets):
     freed = [s.process_set_id for s in sets]
     for s in sets:
@@ -271,7 +341,10 @@ def main():
     check_weights(checks, rank, size)
     check_adasum(checks, rank, size)
     check_messages(checks, rank, size)
+    check_batches(checks, rank, size)
     check_sets(checks, rank, size)
+    for _ in range(5):
+        check_random(checks, rank, size)
     ringd.barrier()
     print(f"rank {rank} of {size}: {checks.passed} checks passed", flush=True)
 
