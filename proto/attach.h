@@ -2,14 +2,17 @@
 // packet).
 //
 //   worker (or a C++ program that attaches by itself) -> daemon, on RUN_DIR/arena.sock:
-//     ArenaOffer + [memfd]            -> ArenaAccept + [doorbell] for segment 0, ArenaAccept + []
-//     for others ClientAttached + [pidfd]        -> ArenaAccept ClientDetached                  ->
-//     ArenaAccept
+//     ArenaOffer + [memfd]            -> ArenaAccept + [doorbell] or + [doorbell, shared segment]
+//                                        for segment 0, ArenaAccept + [] for others
+//     ClientAttached + [pidfd]        -> ArenaAccept
+//     ClientDetached                  -> ArenaAccept
 //   client (libringd.so) -> worker, on the socket named in RINGD_SOCKET:
-//     ClientHello                     -> Welcome + [segment 0, doorbell], or Refusal
+//     ClientHello                     -> Welcome + [segment 0, doorbell], or + [segment 0,
+//                                        doorbell, shared segment], or Refusal
 //     NeedSegment                     -> SegmentGrant + [memfd], or Refusal
 //     NeedToken                       -> TokenGrant, or Refusal (client/session: a program that
 //     attaches by itself)
+//   The shared segment (segment.h) is there for every client of a job, or for none.
 //   The client's connection stays open while it lives: its end is the client's shutdown.
 //
 // Fixed-width, little endian, zero-filled; `kind` first. Readers check the packet's exact size and
@@ -21,7 +24,7 @@
 
 namespace ringd::attach {
 
-inline constexpr uint32_t kVersion = 1;
+inline constexpr uint32_t kVersion = 2;
 inline constexpr uint32_t kTextBytes = 1024;
 inline constexpr uint32_t kNameBytes = 128;
 inline constexpr uint32_t kSessionBytes = 32;

@@ -257,10 +257,10 @@ absl::Status ClientServer::HandleHello(Client* client, const std::vector<char>& 
   }
   RINGD_RETURN_IF_ERROR(CheckFree(*client));
   RINGD_ASSIGN_OR_RETURN(
-      const UniqueFd doorbell,
+      const session::ArenaLine::Links links,
       arena_.Attach(client->pid, UniqueFd(fcntl(client->pidfd.get(), F_DUPFD_CLOEXEC, 0))));
   SetHolder(*client, false);
-  SendWelcome(*client, doorbell.get());
+  SendWelcome(*client, links);
   return absl::OkStatus();
 }
 
@@ -341,7 +341,7 @@ void ClientServer::ReleaseHolder() {
   holder_pidfd_.reset();
 }
 
-void ClientServer::SendWelcome(const Client& client, int doorbell) {
+void ClientServer::SendWelcome(const Client& client, const session::ArenaLine::Links& links) {
   const node::v1::RankLayout& layout = spec_.layout();
   const session::ArenaKeeper& keeper = arena_.keeper();
   auto welcome = MakeMessage<attach::Welcome>(attach::Kind::kWelcome);
@@ -356,8 +356,10 @@ void ClientServer::SendWelcome(const Client& client, int doorbell) {
   welcome.arena_max_bytes = keeper.max_bytes();
   session::FillText(spec_.job(), welcome.job, sizeof(welcome.job));
   session::FillText(spec_.node(), welcome.node, sizeof(welcome.node));
-  const int fds[] = {keeper.segments()[0].fd.get(), doorbell};
-  SendPacket(client.socket.get(), &welcome, sizeof(welcome), fds, 2);
+  const int fds[] = {keeper.segments()[0].fd.get(), links.doorbell.get(),
+                     links.shared_segment.get()};
+  SendPacket(client.socket.get(), &welcome, sizeof(welcome), fds,
+             links.shared_segment.valid() ? 3 : 2);
 }
 
 void ClientServer::Refuse(const Client& client, const absl::Status& status) {

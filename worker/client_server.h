@@ -79,7 +79,7 @@ class ClientServer {
   void SetHolder(const Client& client, bool by_token);
   void ReleaseHolder();
 
-  void SendWelcome(const Client& client, int doorbell);
+  void SendWelcome(const Client& client, const session::ArenaLine::Links& links);
   void Refuse(const Client& client, const absl::Status& status);
 
   // Constant after construction.

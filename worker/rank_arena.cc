@@ -29,11 +29,11 @@ absl::Status RankArena::Prepare() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<UniqueFd> RankArena::Attach(pid_t pid, UniqueFd pidfd) {
+absl::StatusOr<session::ArenaLine::Links> RankArena::Attach(pid_t pid, UniqueFd pidfd) {
   RINGD_RETURN_IF_ERROR(Prepare());
   RINGD_RETURN_IF_ERROR(Line().status());
   ++number_;
-  RINGD_ASSIGN_OR_RETURN(UniqueFd doorbell, Offer(0));
+  RINGD_ASSIGN_OR_RETURN(session::ArenaLine::Links links, Offer(0));
   granted_count_ = 1;
   holder_ = Holder{pid, std::move(pidfd)};
   const absl::Status status = Checked(line_->ReportAttached(number_, pid, holder_->pidfd.get()));
@@ -41,7 +41,7 @@ absl::StatusOr<UniqueFd> RankArena::Attach(pid_t pid, UniqueFd pidfd) {
     Detach();
     return status;
   }
-  return doorbell;
+  return links;
 }
 
 absl::StatusOr<uint32_t> RankArena::Grow(uint64_t bytes) {
@@ -85,12 +85,12 @@ absl::StatusOr<session::ArenaLine*> RankArena::Line() {
   return line_.get();
 }
 
-absl::StatusOr<UniqueFd> RankArena::Offer(uint32_t segment) {
+absl::StatusOr<session::ArenaLine::Links> RankArena::Offer(uint32_t segment) {
   const session::ArenaKeeper::Segment& memory = keeper_->segments()[segment];
-  absl::StatusOr<UniqueFd> doorbell =
+  absl::StatusOr<session::ArenaLine::Links> links =
       line_->OfferSegment(number_, segment, memory.fd.get(), memory.bytes);
-  if (!doorbell.ok()) return Checked(doorbell.status());
-  return doorbell;
+  if (!links.ok()) return Checked(links.status());
+  return links;
 }
 
 absl::Status RankArena::OfferAgain() {

@@ -44,8 +44,9 @@ class RankArena {
 
   // Makes segment 0 of the next arena, unless it is there.
   absl::Status Prepare();
-  // Hands the arena to the daemon for this client. Returns the doorbell. REQUIRES: no client.
-  absl::StatusOr<UniqueFd> Attach(pid_t pid, UniqueFd pidfd);
+  // Hands the arena to the daemon for this client. Returns what it needs beside
+  // the memory. REQUIRES: no client.
+  absl::StatusOr<session::ArenaLine::Links> Attach(pid_t pid, UniqueFd pidfd);
   // Adds a segment; its index. REQUIRES: a client.
   absl::StatusOr<uint32_t> Grow(uint64_t bytes);
   // The client has gone: tells the daemon, forgets the arena.
@@ -63,7 +64,7 @@ class RankArena {
   };
 
   absl::StatusOr<session::ArenaLine*> Line();
-  absl::StatusOr<UniqueFd> Offer(uint32_t segment);
+  absl::StatusOr<session::ArenaLine::Links> Offer(uint32_t segment);
   absl::Status OfferAgain();
   // Drops the line when it is dead.
   absl::Status Checked(absl::Status status);

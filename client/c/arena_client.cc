@@ -37,9 +37,10 @@ int ArenaClient::Create(ArenaClientOptions options, std::unique_ptr<ArenaClient>
   std::shared_ptr<ArenaMemory> memory;
   const int code = ArenaMemory::Create(std::move(options.segment), options.segment_bytes, &memory);
   if (code != RINGD_OK) return code;
+  UniqueFd shared_segment = std::move(options.shared_segment);
   client->reset(new ArenaClient(std::move(options)));
   (*client)->memory_ = std::move(memory);
-  return RINGD_OK;
+  return shared_segment.valid() ? (*client)->OpenDirectPath(std::move(shared_segment)) : RINGD_OK;
 }
 
 ArenaClient::ArenaClient(ArenaClientOptions options)
@@ -60,6 +61,7 @@ void ArenaClient::Shutdown(int64_t timeout_us) {
   std::vector<ringd_handle> handles;
   {
     std::lock_guard lock(submit_mu_);
+    HandOverLocked();
     handles = slots_.LiveHandles();
   }
   const int64_t deadline_us = MonotonicMicros() + timeout_us;
@@ -148,6 +150,11 @@ int ArenaClient::SubmitBatch(const ringd_operation* operations, size_t n, ringd_
     return FailFormat(Code::kResourceExhausted, "a batch of %zu operations; the limit is %u", n,
                       arena::kSlotCount);
   }
+  if (n == 1 && direct_ != nullptr) {
+    uint64_t sequence = 0;
+    const int code = BeginDirect(*operations, true, handles, &sequence);
+    if (code != RINGD_OK || sequence != 0) return code;
+  }
   Prepared inline_batch[kInlineBatch];
   std::vector<Prepared> large_batch(n > kInlineBatch ? n : 0);
   Prepared* const prepared = n > kInlineBatch ? large_batch.data() : inline_batch;
@@ -174,9 +181,12 @@ int ArenaClient::Prepare(const ringd_operation& operation, Prepared* prepared) {
     if (code == RINGD_OK) code = CheckOperation(operation, info, &bytes);
   }
   if (code != RINGD_OK) return code;
-  prepared->descriptor = DescribeOperation(operation);
-  code = PlaceBuffers(operation, bytes, prepared);
-  if (code == RINGD_OK) code = WriteMeta(operation, prepared);
+  ringd_operation placed = operation;
+  prepared->is_direct = direct_ != nullptr && IsDirect(operation, bytes);
+  if (prepared->is_direct) placed.count_count = 0;  // Even: as the direct path has it.
+  prepared->descriptor = DescribeOperation(placed);
+  code = PlaceBuffers(placed, bytes, prepared);
+  if (code == RINGD_OK) code = WriteMeta(placed, prepared);
   if (code != RINGD_OK) ReleaseHoldings(prepared->holdings);
   return code;
 }
@@ -285,39 +295,52 @@ int ArenaClient::SubmitPrepared(Prepared* prepared, size_t n, ringd_handle* hand
   if (const int code = CheckUsable(); code != RINGD_OK) return code;
   {
     std::lock_guard lock(submit_mu_);
-    if (!slots_.Has(n)) {
+    if (!HasRoomLocked(n)) {
       return FailFormat(Code::kResourceExhausted,
                         "%zu operations are in flight; the limit of one client is %u: wait for "
                         "some of them (ringd.synchronize) before submitting more",
                         slots_.in_flight(), arena::kSlotCount);
     }
+    if (const int code = HandOverLocked(); code != RINGD_OK) return code;
     PublishLocked(prepared, n, handles);
   }
-  arena::ArenaHeader& header = memory_->header();
-  if (header.sleeping.load() != 0 && doorbell_.valid()) {
-    const uint64_t one = 1;
-    // EAGAIN: the counter is full, so the daemon has been told.
-    [[maybe_unused]] const ssize_t ignored = write(doorbell_.get(), &one, sizeof(one));
-  }
+  RingDoorbell();
   return RINGD_OK;
 }
 
+void ArenaClient::RingDoorbell() {
+  if (memory_->header().sleeping.load() == 0 || !doorbell_.valid()) return;
+  const uint64_t one = 1;
+  // EAGAIN: the counter is full, so the daemon has been told.
+  [[maybe_unused]] const ssize_t ignored = write(doorbell_.get(), &one, sizeof(one));
+}
+
 void ArenaClient::PublishLocked(Prepared* prepared, size_t n, ringd_handle* handles) {
-  arena::ArenaHeader& header = memory_->header();
-  const auto generation = static_cast<uint32_t>(header.generation.load(std::memory_order_acquire));
-  const uint64_t head = header.head.load(std::memory_order_relaxed);
+  const uint64_t head = memory_->header().head.load(std::memory_order_relaxed);
   for (size_t i = 0; i < n; ++i) {
     handles[i] = slots_.Acquire(prepared[i].holdings);
-    arena::Descriptor& descriptor = prepared[i].descriptor;
-    descriptor.slot = Slots::SlotOf(handles[i]);
-    descriptor.number = Slots::NumberOf(handles[i]);
-    descriptor.generation = generation;
-    descriptor.serial = ++serial_;
-    memory_->queue()[(head + i) % arena::kSlotCount] = descriptor;
+    EnqueueLocked(&prepared[i], handles[i], head + i);
   }
-  header.head.store(head + n);
+  memory_->header().head.store(head + n);
   if (!standalone_) return;
   for (size_t i = 0; i < n; ++i) RunStandalone(prepared[i].descriptor, *memory_);
+}
+
+void ArenaClient::PublishAsLocked(Prepared* prepared, ringd_handle handle) {
+  const uint64_t head = memory_->header().head.load(std::memory_order_relaxed);
+  EnqueueLocked(prepared, handle, head);
+  memory_->header().head.store(head + 1);
+}
+
+void ArenaClient::EnqueueLocked(Prepared* prepared, ringd_handle handle, uint64_t position) {
+  arena::Descriptor& descriptor = prepared->descriptor;
+  descriptor.slot = Slots::SlotOf(handle);
+  descriptor.number = Slots::NumberOf(handle);
+  descriptor.generation =
+      static_cast<uint32_t>(memory_->header().generation.load(std::memory_order_acquire));
+  descriptor.serial = ++serial_;
+  if (direct_ != nullptr) NumberLocked(*prepared, handle, &descriptor);
+  memory_->queue()[position % arena::kSlotCount] = descriptor;
 }
 
 ringd_counters ArenaClient::counters() const {
@@ -326,6 +349,10 @@ ringd_counters ArenaClient::counters() const {
   counters.size = sizeof(counters);
   counters.operations = header.operations.load(std::memory_order_relaxed);
   counters.bytes_reduced = header.bytes_reduced.load(std::memory_order_relaxed);
+  if (direct_ != nullptr) {
+    counters.operations += direct_->operations();
+    counters.bytes_reduced += direct_->bytes_reduced();
+  }
   counters.bytes_copied = bytes_copied_.load(std::memory_order_relaxed);
   counters.negotiation_messages = header.negotiation_messages.load(std::memory_order_relaxed);
   counters.arena_bytes = memory_->total_bytes();

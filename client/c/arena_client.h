@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "client/c/arena_memory.h"
+#include "client/c/direct_path.h"
 #include "client/c/groups.h"
 #include "client/c/request.h"
 #include "client/c/ringd.h"
@@ -28,8 +29,9 @@ class Plan;
 struct ArenaClientOptions {
   UniqueFd segment;  // Segment 0: a sealed memfd with its header written.
   uint64_t segment_bytes = 0;
-  UniqueFd doorbell;  // Eventfd; none for a client without a daemon.
-  ringd_info info{};  // Who this rank is.
+  UniqueFd doorbell;        // Eventfd; none for a client without a daemon.
+  UniqueFd shared_segment;  // proto/segment.h; none where the job has none.
+  ringd_info info{};        // Who this rank is.
   // Gets the next segment of at least `bytes`. Blocks; one call at a time. Returns RINGD_OK, or a
   // code after Fail.
   std::function<int(uint64_t bytes, UniqueFd* fd, uint64_t* segment_bytes)> grow;
@@ -60,6 +62,7 @@ class ArenaClient {
   void* Allocate(size_t bytes);
   int Free(void* pointer);
   int SubmitBatch(const ringd_operation* operations, size_t n, ringd_handle* handles);
+  int Run(const ringd_operation& operation, int64_t timeout_us, ringd_handle* handle);
   int Poll(ringd_handle handle);
   int Wait(ringd_handle handle, int64_t timeout_us);
   ringd_counters counters() const;
@@ -85,7 +88,16 @@ class ArenaClient {
   int CheckUsable();
 
  private:
-  enum class WaitResult { kDone, kPoisoned, kTimedOut, kInterrupted, kClosed, kGone, kNotLive };
+  enum class WaitResult {
+    kHandedOver,
+    kDone,
+    kPoisoned,
+    kTimedOut,
+    kInterrupted,
+    kClosed,
+    kGone,
+    kNotLive
+  };
   struct Buffer {
     const void* pointer;
     uint64_t bytes;
@@ -109,6 +121,28 @@ class ArenaClient {
   int WriteMeta(const ringd_operation& operation, Prepared* prepared);
   void ReleaseHoldings(const Holdings& holdings);
   void PublishLocked(Prepared* prepared, size_t n, ringd_handle* handles);
+  // The same for one whose handle is there.
+  void PublishAsLocked(Prepared* prepared, ringd_handle handle);
+  void EnqueueLocked(Prepared* prepared, ringd_handle handle, uint64_t position);
+  void RingDoorbell();
+
+  // The direct path: arena_client_direct.cc.
+  int OpenDirectPath(UniqueFd segment);
+  // Publishes the operation in the shared segment. *sequence 0: it has to be submitted.
+  // wants_handle: *handle gets one. Else HandOver puts it there, if it comes to that.
+  int BeginDirect(const ringd_operation& operation, bool wants_handle, ringd_handle* handle,
+                  uint64_t* sequence);
+  bool MayBeginDirectLocked();
+  // Whether n more handles can be had; one is kept for a pending operation without one.
+  bool HasRoomLocked(size_t n) const;
+  // The pending operation becomes a submission.
+  int HandOverLocked();
+  int HandOver(uint64_t sequence);
+  bool FinishDirect(uint64_t sequence);
+  int PollDirect(uint64_t sequence);
+  WaitResult AwaitDirect(uint64_t sequence, int64_t deadline_us);
+  ringd_handle HandleOf(ringd_handle* handed_over);
+  void NumberLocked(const Prepared& prepared, ringd_handle handle, arena::Descriptor* descriptor);
 
   int Grow(uint64_t bytes, arena::Ref* block, Slab::Holder holder);
 
@@ -129,18 +163,28 @@ class ArenaClient {
   const bool standalone_;
   bool spin_ = false;  // As many usable CPUs as local ranks.
   std::shared_ptr<ArenaMemory> memory_;
+  std::unique_ptr<DirectPath> direct_;  // Null: no shared segment.
+  uint64_t incarnation_ = 0;            // Of the daemon that this client attached to.
 
   // Thread-safe on their own.
   std::atomic<bool> closed_{false};
   std::atomic<bool> gone_{false};
   std::atomic<int64_t> last_liveness_check_us_{0};
+  std::atomic<uint64_t> polled_sequence_{
+      0};                                    // The direct operation that Poll has found unfinished,
+  std::atomic<int64_t> polled_since_us_{0};  // and when.
   std::atomic<uint64_t> bytes_copied_{0};
   std::atomic<uint64_t> backstops_{0};
   std::array<std::atomic<Plan*>, arena::kMaxPlansPerClient> plans_{};
 
   std::mutex submit_mu_;
-  Slots slots_;          // Guarded by submit_mu_.
-  uint64_t serial_ = 0;  // Guarded by submit_mu_.
+  Slots slots_;            // Guarded by submit_mu_.
+  uint64_t serial_ = 0;    // Guarded by submit_mu_.
+  uint64_t sequence_ = 0;  // Guarded by submit_mu_. Of group 0; counted where there is direct_.
+  // Guarded by submit_mu_. Submissions that could have been direct, as far as they may not be over.
+  std::vector<ringd_handle> indirect_;
+  ringd_handle* direct_waiter_ = nullptr;  // Guarded by submit_mu_. Of the pending operation: where
+                                           // HandOver puts the handle.
 
   std::mutex grow_mu_;  // Held across grow_.
   std::mutex plan_mu_;

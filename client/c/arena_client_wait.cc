@@ -1,6 +1,5 @@
 // Waiting for operations, and what their end means.
 #include <poll.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <cstring>
@@ -8,18 +7,15 @@
 
 #include "client/c/arena_client.h"
 #include "client/c/error.h"
+#include "client/c/wait_policy.h"
 #include "common/base/futex.h"
 #include "common/base/word_copy.h"
 
 namespace ringd::client {
 namespace {
 
-constexpr int64_t kPauseMicros = 2;       // Longer pauses starve others of their core.
-constexpr int64_t kYieldMicros = 200;     // Then sleeping is cheaper than yielding.
-constexpr int64_t kLongYieldMicros = 50;  // A yield this long: others want the core.
 constexpr int64_t kSliceMicros =
     100'000;  // Backstop of every sleep; the peer's life is checked as often.
-constexpr int kPausesBetweenClocks = 16;
 
 }  // namespace
 
@@ -43,6 +39,10 @@ int ArenaClient::Poll(ringd_handle handle) {
     return -1;
   }
   if (IsOver(handle) || memory_->header().poison.load() != 0) return 1;
+  if (direct_ != nullptr) {
+    const uint64_t sequence = direct_->SequenceOf(handle);
+    if (sequence != 0) return PollDirect(sequence);
+  }
   const int64_t last_us = last_liveness_check_us_.load(std::memory_order_relaxed);
   if (MonotonicMicros() - last_us < kSliceMicros) return 0;
   return IsPeerGone() ? 1 : 0;
@@ -51,6 +51,7 @@ int ArenaClient::Poll(ringd_handle handle) {
 int ArenaClient::Wait(ringd_handle handle, int64_t timeout_us) {
   if (IsForkedChild()) return CheckUsable();
   switch (Await(handle, timeout_us)) {
+    case WaitResult::kHandedOver:
     case WaitResult::kDone:
       return Collect(handle, false);
     case WaitResult::kPoisoned:
@@ -72,30 +73,23 @@ int ArenaClient::Wait(ringd_handle handle, int64_t timeout_us) {
 ArenaClient::WaitResult ArenaClient::Await(ringd_handle handle, int64_t timeout_us) {
   if (!slots_.IsLive(handle)) return WaitResult::kNotLive;
   if (IsOver(handle)) return WaitResult::kDone;
+  const int64_t deadline_us = DeadlineOf(timeout_us);
+  const uint64_t sequence = direct_ == nullptr ? 0 : direct_->SequenceOf(handle);
+  if (sequence != 0) {
+    const WaitResult result = AwaitDirect(sequence, deadline_us);
+    if (result != WaitResult::kHandedOver) return result;
+  }
   const bool poisoned = memory_->header().poison.load() != 0;
   if (poisoned) return IsOver(handle) ? WaitResult::kDone : WaitResult::kPoisoned;
   if (closed_.load(std::memory_order_relaxed)) return WaitResult::kClosed;
   if (timeout_us == 0) return WaitResult::kTimedOut;
-
-  const int64_t start_us = MonotonicMicros();
-  const int64_t deadline_us =
-      timeout_us < 0 || timeout_us > INT64_MAX - start_us ? INT64_MAX : start_us + timeout_us;
-  if (spin_) {
-    do {
-      for (int i = 0; i < kPausesBetweenClocks; ++i) {
-        CpuRelax();
-        if (IsOver(handle)) return WaitResult::kDone;
-      }
-    } while (MonotonicMicros() - start_us < kPauseMicros);
-  }
-  int64_t now_us = MonotonicMicros();
-  while (now_us - start_us < kYieldMicros) {
-    if (now_us >= deadline_us) return WaitResult::kTimedOut;
-    const int64_t before_us = now_us;
-    sched_yield();
-    if (IsOver(handle)) return WaitResult::kDone;
-    now_us = MonotonicMicros();
-    if (now_us - before_us > kLongYieldMicros) break;
+  switch (WaitAwake(spin_, deadline_us, [&] { return IsOver(handle); })) {
+    case EarlyEnd::kDone:
+      return WaitResult::kDone;
+    case EarlyEnd::kTimedOut:
+      return WaitResult::kTimedOut;
+    case EarlyEnd::kNotYet:
+      break;
   }
   return Sleep(handle, deadline_us);
 }

@@ -123,14 +123,15 @@ int Greet(int socket, int64_t timeout_us, ArenaClientOptions* options, bool* aga
     return ReportRefusal(*refusal);
   }
   const auto* const welcome = packet.As<attach::Welcome>(Kind::kWelcome);
-  if (welcome == nullptr || welcome->header.version != attach::kVersion || packet.fds.size() != 2 ||
-      !FillInfo(*welcome, &options->info) ||
+  if (welcome == nullptr || welcome->header.version != attach::kVersion || packet.fds.size() < 2 ||
+      packet.fds.size() > 3 || !FillInfo(*welcome, &options->info) ||
       CheckSealedMemory(packet.fds[0].get(), welcome->arena_bytes) != 0) {
     return Unreadable();
   }
   options->segment = std::move(packet.fds[0]);
   options->segment_bytes = welcome->arena_bytes;
   options->doorbell = std::move(packet.fds[1]);
+  if (packet.fds.size() > 2) options->shared_segment = std::move(packet.fds[2]);
   options->liveness_fd = socket;
   return RINGD_OK;
 }

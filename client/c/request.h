@@ -14,6 +14,7 @@ namespace ringd::client {
 struct Prepared {
   arena::Descriptor descriptor{};
   Holdings holdings;
+  bool is_direct = false;  // The ranks of a node could carry it out themselves: IsDirect.
 };
 
 struct OperationBytes {

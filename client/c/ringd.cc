@@ -264,6 +264,11 @@ int ringd_wait(ringd_handle handle, int64_t timeout_us) {
   return client ? client->Wait(handle, timeout_us) : Call::code();
 }
 
+int ringd_run(const ringd_operation* operation, int64_t timeout_us, ringd_handle* handle) {
+  const Call client;
+  return client ? client->Run(*operation, timeout_us, handle) : Call::code();
+}
+
 int ringd_group_register(const int32_t* ranks, uint32_t n, int64_t timeout_us, uint32_t* group) {
   const Call client;
   return client ? client->RegisterGroup(ranks, n, timeout_us, group) : Call::code();

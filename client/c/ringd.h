@@ -125,6 +125,11 @@ RINGD_API int ringd_poll(ringd_handle handle);
 // after these two.
 RINGD_API int ringd_wait(ringd_handle handle, int64_t timeout_us);
 
+// Submits and waits. RINGD_OK or the operation's error: it is over, *handle is 0.
+// RINGD_INTERRUPTED, RINGD_DEADLINE_EXCEEDED: as of ringd_wait, which goes on with *handle. Less
+// work than the two calls: small operations between the ranks of a node need no handle.
+RINGD_API int ringd_run(const ringd_operation* operation, int64_t timeout_us, ringd_handle* handle);
+
 // Groups of ranks (process sets). COLLECTIVE: every rank of the job calls both in the same order,
 // members or not. Ids are 1, 2, 3, ..., the same on all ranks; those given up come back, the oldest
 // first.

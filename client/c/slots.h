@@ -46,6 +46,10 @@ class Slots {
   // Takes what a live handle holds; the slot stays taken and no longer has a live handle. False:
   // not live.
   bool Take(ringd_handle handle, Holdings* holdings);
+  // What a live handle holds from now on.
+  void SetHoldings(ringd_handle handle, const Holdings& holdings) {
+    records_[SlotOf(handle)].holdings = holdings;
+  }
   // The slot of a taken handle is free again.
   void Release(ringd_handle handle);
 

@@ -19,11 +19,8 @@ int64_t NowNanos() {
 
 int Run(const ringd_operation& operation) {
   ringd_handle handle = 0;
-  int code = ringd_submit(&operation, &handle);
-  if (code != RINGD_OK) return code;
-  do {
-    code = ringd_wait(handle, -1);
-  } while (code == RINGD_INTERRUPTED);
+  int code = ringd_run(&operation, -1, &handle);
+  while (code == RINGD_INTERRUPTED) code = ringd_wait(handle, -1);
   return code;
 }
 

@@ -47,15 +47,17 @@ absl::StatusOr<std::unique_ptr<ArenaLine>> ArenaLine::Connect(const std::string&
   return absl::WrapUnique(new ArenaLine(std::move(socket), session));
 }
 
-absl::StatusOr<UniqueFd> ArenaLine::OfferSegment(uint64_t arena, uint32_t segment, int fd,
-                                                 uint64_t bytes) {
+absl::StatusOr<ArenaLine::Links> ArenaLine::OfferSegment(uint64_t arena, uint32_t segment, int fd,
+                                                         uint64_t bytes) {
   auto offer = MakeMessage<attach::ArenaOffer>(attach::Kind::kArenaOffer);
   offer.arena = arena;
   offer.segment = segment;
   offer.bytes = bytes;
-  RINGD_ASSIGN_OR_RETURN(UniqueFd doorbell, Exchange(offer, fd));
-  if (segment == 0 && !doorbell.valid()) return absl::InternalError("the daemon sent no doorbell");
-  return doorbell;
+  RINGD_ASSIGN_OR_RETURN(Links links, Exchange(offer, fd));
+  if (segment == 0 && !links.doorbell.valid()) {
+    return absl::InternalError("the daemon sent no doorbell");
+  }
+  return links;
 }
 
 absl::Status ArenaLine::ReportAttached(uint64_t arena, int pid, int pidfd) {
@@ -72,7 +74,7 @@ absl::Status ArenaLine::ReportDetached(uint64_t arena) {
 }
 
 template <typename Message>
-absl::StatusOr<UniqueFd> ArenaLine::Exchange(Message message, int fd) {
+absl::StatusOr<ArenaLine::Links> ArenaLine::Exchange(Message message, int fd) {
   memcpy(message.session, session_.data(), attach::kSessionBytes);
   if (const int rc = SendPacket(socket_.get(), &message, sizeof(message), &fd, fd >= 0 ? 1 : 0);
       rc < 0) {
@@ -88,11 +90,14 @@ absl::StatusOr<UniqueFd> ArenaLine::Exchange(Message message, int fd) {
         absl::StrCat("the daemon's answer on the arena socket: ", strerror(-got)));
   if (got == 0) return absl::UnavailableError("the daemon has closed the arena socket");
   if (got != sizeof(accept) || accept.header.kind != attach::Kind::kArenaAccept ||
-      accept.header.version != attach::kVersion || fds.size() > 1) {
+      accept.header.version != attach::kVersion || fds.size() > 2) {
     return absl::UnavailableError("the daemon's answer on the arena socket is malformed");
   }
   RINGD_RETURN_IF_ERROR(ToStatus(accept.code, ReadText(accept.text, sizeof(accept.text))));
-  return fds.empty() ? UniqueFd() : std::move(fds[0]);
+  Links links;
+  if (!fds.empty()) links.doorbell = std::move(fds[0]);
+  if (fds.size() > 1) links.shared_segment = std::move(fds[1]);
+  return links;
 }
 
 }  // namespace ringd::session

@@ -25,15 +25,20 @@ class ArenaLine {
   static absl::StatusOr<std::unique_ptr<ArenaLine>> Connect(const std::string& path,
                                                             const std::string& session);
 
-  // Returns the doorbell for segment 0, an invalid descriptor for others.
-  absl::StatusOr<UniqueFd> OfferSegment(uint64_t arena, uint32_t segment, int fd, uint64_t bytes);
+  // What a client gets with segment 0. Invalid: none.
+  struct Links {
+    UniqueFd doorbell;
+    UniqueFd shared_segment;  // proto/segment.h.
+  };
+  // The doorbell is there for segment 0, nothing for others.
+  absl::StatusOr<Links> OfferSegment(uint64_t arena, uint32_t segment, int fd, uint64_t bytes);
   absl::Status ReportAttached(uint64_t arena, int pid, int pidfd);
   absl::Status ReportDetached(uint64_t arena);
 
  private:
   ArenaLine(UniqueFd socket, std::string session);
   template <typename Message>
-  absl::StatusOr<UniqueFd> Exchange(Message message, int fd);
+  absl::StatusOr<Links> Exchange(Message message, int fd);
 
   const UniqueFd socket_;
   const std::string session_;

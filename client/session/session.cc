@@ -119,7 +119,7 @@ absl::Status Session::OfferArena() {
   RINGD_RETURN_IF_ERROR(keeper_.CreateFirst());
   RINGD_ASSIGN_OR_RETURN(line_, ArenaLine::Connect(attached_.arena_socket(), attached_.session()));
   arena_ = kOwnArenaBit | static_cast<uint64_t>(MonotonicMicros());
-  RINGD_ASSIGN_OR_RETURN(doorbell_, line_->OfferSegment(arena_, 0, segment_fd(), segment_bytes()));
+  RINGD_ASSIGN_OR_RETURN(links_, line_->OfferSegment(arena_, 0, segment_fd(), segment_bytes()));
   const UniqueFd self(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0)));
   if (!self.valid()) return absl::InternalError(absl::StrCat("pidfd_open: ", strerror(errno)));
   return line_->ReportAttached(arena_, getpid(), self.get());

@@ -50,7 +50,9 @@ class Session {
   int segment_fd() const { return keeper_.segments()[0].fd.get(); }
   uint64_t segment_bytes() const { return keeper_.segments()[0].bytes; }
   uint64_t arena_max_bytes() const { return keeper_.max_bytes(); }
-  int doorbell_fd() const { return doorbell_.get(); }
+  int doorbell_fd() const { return links_.doorbell.get(); }
+  // proto/segment.h; -1: the job has none.
+  int shared_segment_fd() const { return links_.shared_segment.get(); }
   // Hangs up when the worker ends.
   int liveness_fd() const { return worker_.get(); }
 
@@ -80,7 +82,7 @@ class Session {
   ArenaKeeper keeper_;
   std::unique_ptr<ArenaLine> line_;
   uint64_t arena_ = 0;
-  UniqueFd doorbell_;
+  ArenaLine::Links links_;
 };
 
 }  // namespace ringd::session

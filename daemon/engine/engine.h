@@ -76,6 +76,9 @@ class Engine {
   // client. Blocks until the engine thread has answered (bounded, milliseconds).
   virtual absl::StatusOr<int> AddClient(const std::string& job, int rank, uint64_t arena,
                                         ArenaSegment segment) = 0;
+  // The job's shared segment (proto/segment.h), which the client needs beside the doorbell: a
+  // duplicate of its memfd, the caller's; -1: the job has none. NOT_FOUND: no such job.
+  virtual absl::StatusOr<int> ShareSegment(const std::string& job) = 0;
   virtual absl::Status AddSegment(const std::string& job, int rank, uint64_t arena, uint32_t index,
                                   ArenaSegment segment) = 0;
   // The client's process: its pidfd (taken over) tells its death at once.

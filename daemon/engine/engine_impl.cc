@@ -460,6 +460,19 @@ absl::StatusOr<int> EngineImpl::AddClient(const std::string& job, int rank, uint
   return doorbell->release();
 }
 
+absl::StatusOr<int> EngineImpl::ShareSegment(const std::string& job) {
+  auto segment = std::make_shared<int>(-1);
+  const absl::Status status = Call([=, this]() -> absl::Status {
+    Job* found = FindJob(job);
+    if (found == nullptr) return absl::NotFoundError(absl::StrCat("no job ", job, " on this node"));
+    const absl::StatusOr<int> shared = found->ShareSegment();
+    if (shared.ok()) *segment = *shared;
+    return shared.status();
+  });
+  if (!status.ok()) return status;
+  return *segment;
+}
+
 absl::Status EngineImpl::AddSegment(const std::string& job, int rank, uint64_t arena,
                                     uint32_t index, ArenaSegment segment) {
   auto fd = std::make_shared<UniqueFd>(segment.fd);

@@ -47,6 +47,7 @@ class EngineImpl : public Engine {
                  std::function<void()> done) override;
   absl::StatusOr<int> AddClient(const std::string& job, int rank, uint64_t arena,
                                 ArenaSegment segment) override;
+  absl::StatusOr<int> ShareSegment(const std::string& job) override;
   absl::Status AddSegment(const std::string& job, int rank, uint64_t arena, uint32_t index,
                           ArenaSegment segment) override;
   absl::Status SetClientProcess(const std::string& job, int rank, uint64_t arena, int pid,

@@ -1,5 +1,6 @@
 #include "daemon/engine/job.h"
 
+#include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 
@@ -27,6 +28,17 @@ Outcome FailureFrom(const Outcome& outcome, const char* message) {
   return failure;
 }
 
+// Null: a job that needs none, or no memory is left: then its daemon does everything.
+std::unique_ptr<SharedSegment> MakeSegment(const JobGeneration& generation) {
+  const GroupLayout& layout = generation.layout;
+  if (layout.node_count() != 1 || !SharedSegment::IsFor(layout.local_count())) return nullptr;
+  auto segment = SharedSegment::Create(layout.local_count());
+  if (segment.ok()) return *std::move(segment);
+  GetLogger("engine")->warn("no shared segment job={} reason=\"{}\"", generation.job,
+                            std::string(segment.status().message()));
+  return nullptr;
+}
+
 }  // namespace
 
 Job::Job(const JobGeneration& generation, std::unique_ptr<Communicator> communicator,
@@ -38,7 +50,7 @@ Job::Job(const JobGeneration& generation, std::unique_ptr<Communicator> communic
       ranks_(generation.layout.local_count()),
       messages_(generation.layout, MessagesHost()),
       next_stall_us_(generation.first_stall_us) {
-  groups_[0] = MakeGroup(0, generation.layout, std::move(communicator));
+  groups_[0] = MakeGroup(0, generation.layout, std::move(communicator), MakeSegment(generation));
 }
 
 Job::~Job() {
@@ -85,10 +97,19 @@ absl::StatusOr<int> Job::AddClient(int rank, uint64_t arena, ArenaSegment segmen
     return absl::ResourceExhaustedError(absl::StrCat("no doorbell: ", std::strerror(errno)));
   }
   RINGD_RETURN_IF_ERROR(loop_->Watch(doorbell.get(), EPOLLIN | EPOLLET, [](uint32_t) {}));
-  const ClientIdentity identity{local_rank, rank,         generation_.layout.size(),
-                                arena,      generation(), incarnation_};
+  const uint64_t sequence = job_group().Position(local_rank);
+  const ClientIdentity identity{
+      local_rank, rank, generation_.layout.size(), arena, generation(), incarnation_, sequence};
   ranks_[local_rank].client =
       std::make_unique<Client>(identity, *std::move(view), std::move(doorbell));
+  return copy.release();
+}
+
+absl::StatusOr<int> Job::ShareSegment() const {
+  const SharedSegment* segment = job_group().segment();
+  if (segment == nullptr) return -1;
+  UniqueFd copy(fcntl(segment->fd(), F_DUPFD_CLOEXEC, 0));
+  if (!copy.valid()) return absl::ResourceExhaustedError("no descriptor for the shared segment");
   return copy.release();
 }
 
@@ -213,6 +234,7 @@ bool Job::Poll() {
   for (Rank& rank : ranks_) {
     if (rank.client != nullptr && rank.client->HasWork()) worked |= DrainClient(rank.client.get());
   }
+  worked |= job_group().TakeDirect();
   for (const auto& [id, group] : groups_) worked |= group->Progress();
   for (const auto& group : retired_) worked |= group->Progress();
   worked |= messages_.Poll();
@@ -245,9 +267,10 @@ absl::Status Job::SubmitOf(Client* client, RequestPtr request) {
 }
 
 bool Job::HasWork() const {
-  return std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) {
-    return rank.client != nullptr && rank.client->HasWork();
-  });
+  return job_group().LacksDirect() ||
+         std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) {
+           return rank.client != nullptr && rank.client->HasWork();
+         });
 }
 
 void Job::SetSleeping(bool sleeping) {

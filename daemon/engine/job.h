@@ -55,6 +55,8 @@ class Job {
   absl::Status AddSegment(int rank, uint64_t arena, uint32_t index, ArenaSegment segment);
   absl::Status SetClientProcess(int rank, uint64_t arena, int pid, UniqueFd pidfd);
   void RemoveClient(int rank, uint64_t arena);
+  // A duplicate of the shared segment's memfd; -1: this job has none.
+  absl::StatusOr<int> ShareSegment() const;
   void RankEnded(int rank, const Outcome& outcome);
   void Fail(const Outcome& outcome);
   // Fails what the communicator has not begun, and everything later.
@@ -105,7 +107,8 @@ class Job {
   // Groups (job_groups.cc).
   Group& job_group() const { return *groups_.begin()->second; }
   std::unique_ptr<Group> MakeGroup(uint32_t id, const GroupLayout& layout,
-                                   std::unique_ptr<Communicator> communicator);
+                                   std::unique_ptr<Communicator> communicator,
+                                   std::unique_ptr<SharedSegment> segment = nullptr);
   void OnGroups(std::vector<RequestPtr> requests, const Outcome& outcome);
   void RegisterGroup(std::vector<RequestPtr> requests);
   void OnGroupOpened(uint32_t id, absl::StatusOr<std::unique_ptr<Communicator>> communicator);

@@ -20,16 +20,19 @@ void Tell(const std::vector<RequestPtr>& requests, const Outcome& outcome) {
 }  // namespace
 
 std::unique_ptr<Group> Job::MakeGroup(uint32_t id, const GroupLayout& layout,
-                                      std::unique_ptr<Communicator> communicator) {
+                                      std::unique_ptr<Communicator> communicator,
+                                      std::unique_ptr<SharedSegment> segment) {
   std::vector<int> local_ranks;
   for (int i = 0; i < layout.local_count(); ++i) {
     const int rank = layout.JobRank(layout.first_local_rank() + i);
     local_ranks.push_back(rank - generation_.layout.first_local_rank());
   }
-  return std::make_unique<Group>(id, layout, std::move(local_ranks), std::move(communicator),
-                                 [this](std::vector<RequestPtr> requests, const Outcome& outcome) {
-                                   OnGroups(std::move(requests), outcome);
-                                 });
+  return std::make_unique<Group>(
+      id, layout, std::move(local_ranks), std::move(communicator),
+      [this](std::vector<RequestPtr> requests, const Outcome& outcome) {
+        OnGroups(std::move(requests), outcome);
+      },
+      std::move(segment));
 }
 
 Messages::Host Job::MessagesHost() {

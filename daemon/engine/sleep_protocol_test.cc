@@ -8,39 +8,17 @@
 // of these steps.
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <random>
-#include <set>
 #include <thread>
 #include <tuple>
-#include <vector>
 
 #include "daemon/engine/testing/engine_fixture.h"
+#include "daemon/engine/testing/interleavings.h"
 #include "gtest/gtest.h"
 
 namespace ringd::daemon {
 namespace {
-
-// Visits every state that the processes' steps can reach. step(state, process): the next state, or
-// nothing while that process is blocked or done. Returns whether some state is `lost`.
-template <typename State>
-bool CanReach(const State& start, int process_count,
-              const std::function<std::optional<State>(State, int)>& step,
-              const std::function<bool(const State&)>& lost) {
-  std::set<State> seen = {start};
-  std::vector<State> open = {start};
-  while (!open.empty()) {
-    const State state = open.back();
-    open.pop_back();
-    if (lost(state)) return true;
-    for (int process = 0; process < process_count; ++process) {
-      const std::optional<State> next = step(state, process);
-      if (next.has_value() && seen.insert(*next).second) open.push_back(*next);
-    }
-  }
-  return false;
-}
 
 struct Bell {
   enum Engine { kDrain, kIdlePoll, kAnnounce, kLook, kLatePoll, kBlock, kAwake };

@@ -209,7 +209,7 @@ bool ArenaServer::ServePacket(const Connection& connection, const std::string& p
   if (packet.size() < sizeof(header)) return false;
   std::memcpy(&header, packet.data(), sizeof(header));
   absl::Status status;
-  UniqueFd doorbell;
+  std::vector<UniqueFd> links;
   attach::ArenaOffer offer;
   attach::ClientAttached attached;
   attach::ClientDetached detached;
@@ -217,9 +217,9 @@ bool ArenaServer::ServePacket(const Connection& connection, const std::string& p
     status = absl::InvalidArgumentError(absl::StrCat("attach protocol version ", header.version,
                                                      ", this daemon speaks ", attach::kVersion));
   } else if (header.kind == attach::Kind::kArenaOffer && Read(packet, &offer)) {
-    absl::StatusOr<UniqueFd> offered = Offer(connection, offer, std::move(fds));
+    absl::StatusOr<std::vector<UniqueFd>> offered = Offer(connection, offer, std::move(fds));
     status = offered.status();
-    if (offered.ok()) doorbell = *std::move(offered);
+    if (offered.ok()) links = *std::move(offered);
   } else if (header.kind == attach::Kind::kClientAttached && Read(packet, &attached)) {
     status = SetProcess(connection, attached, std::move(fds));
   } else if (header.kind == attach::Kind::kClientDetached && Read(packet, &detached)) {
@@ -236,9 +236,10 @@ bool ArenaServer::ServePacket(const Connection& connection, const std::string& p
                                std::string(status.message()));
   }
   const attach::ArenaAccept accept = Answer(status);
-  const int fd = doorbell.get();
-  return SendPacket(connection.socket.get(), &accept, sizeof(accept), &fd,
-                    doorbell.valid() ? 1 : 0) >= 0;
+  std::vector<int> carried;
+  for (const UniqueFd& link : links) carried.push_back(link.get());
+  return SendPacket(connection.socket.get(), &accept, sizeof(accept), carried.data(),
+                    static_cast<int>(carried.size())) >= 0;
 }
 
 absl::StatusOr<SessionOwner> ArenaServer::Owner(const Connection& connection,
@@ -247,9 +248,9 @@ absl::StatusOr<SessionOwner> ArenaServer::Owner(const Connection& connection,
       std::string(reinterpret_cast<const char*>(session), attach::kSessionBytes), connection.uid);
 }
 
-absl::StatusOr<UniqueFd> ArenaServer::Offer(const Connection& connection,
-                                            const attach::ArenaOffer& offer,
-                                            std::vector<UniqueFd> fds) {
+absl::StatusOr<std::vector<UniqueFd>> ArenaServer::Offer(const Connection& connection,
+                                                         const attach::ArenaOffer& offer,
+                                                         std::vector<UniqueFd> fds) {
   RINGD_ASSIGN_OR_RETURN(const SessionOwner owner, Owner(connection, offer.session));
   if (fds.size() != 1) return absl::InvalidArgumentError("an arena offer carries one memfd");
   const uint64_t least = offer.segment == 0 ? arena::kMinBytes : kPageBytes;
@@ -273,13 +274,14 @@ absl::StatusOr<UniqueFd> ArenaServer::Offer(const Connection& connection,
     return OfferFirst(owner, offer, secret, identity, std::move(fds[0]));
   }
   RINGD_RETURN_IF_ERROR(OfferNext(owner, offer, identity, std::move(fds[0])));
-  return UniqueFd();
+  return std::vector<UniqueFd>();
 }
 
-absl::StatusOr<UniqueFd> ArenaServer::OfferFirst(const SessionOwner& owner,
-                                                 const attach::ArenaOffer& offer,
-                                                 const std::string& secret,
-                                                 const SegmentIdentity& identity, UniqueFd memory) {
+absl::StatusOr<std::vector<UniqueFd>> ArenaServer::OfferFirst(const SessionOwner& owner,
+                                                              const attach::ArenaOffer& offer,
+                                                              const std::string& secret,
+                                                              const SegmentIdentity& identity,
+                                                              UniqueFd memory) {
   const RankKey key{owner.job, owner.rank};
   if (options_.arena_max_bytes != 0 && offer.bytes > options_.arena_max_bytes) {
     return absl::ResourceExhaustedError(absl::StrCat(
@@ -291,7 +293,7 @@ absl::StatusOr<UniqueFd> ArenaServer::OfferFirst(const SessionOwner& owner,
                       arena.segments[0].inode == identity.inode;
     if (same) {  // Its worker has attached again.
       arena.secret = secret;
-      return UniqueFd(fcntl(arena.doorbell.get(), F_DUPFD_CLOEXEC, 0));
+      return Links(owner.job, arena);
     }
     if (arena.secret == secret) {
       return absl::AlreadyExistsError(
@@ -311,7 +313,16 @@ absl::StatusOr<UniqueFd> ArenaServer::OfferFirst(const SessionOwner& owner,
   arena.segments = {identity};
   GetLogger("session")->debug("client added job={} rank={} arena={} bytes={}", owner.job,
                               owner.rank, offer.arena, offer.bytes);
-  return UniqueFd(fcntl(doorbell, F_DUPFD_CLOEXEC, 0));
+  return Links(owner.job, arena);
+}
+
+absl::StatusOr<std::vector<UniqueFd>> ArenaServer::Links(const std::string& job,
+                                                         const Arena& arena) const {
+  std::vector<UniqueFd> links;
+  links.emplace_back(fcntl(arena.doorbell.get(), F_DUPFD_CLOEXEC, 0));
+  RINGD_ASSIGN_OR_RETURN(const int segment, engine_->ShareSegment(job));
+  if (segment >= 0) links.emplace_back(segment);
+  return links;
 }
 
 void ArenaServer::FailInherited(const SessionOwner& owner) {

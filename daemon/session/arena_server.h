@@ -88,11 +88,16 @@ class ArenaServer {
   bool Serve(const Connection& connection);
   bool ServePacket(const Connection& connection, const std::string& packet,
                    std::vector<UniqueFd> fds);
-  absl::StatusOr<UniqueFd> Offer(const Connection& connection, const attach::ArenaOffer& offer,
-                                 std::vector<UniqueFd> fds);
-  absl::StatusOr<UniqueFd> OfferFirst(const SessionOwner& owner, const attach::ArenaOffer& offer,
-                                      const std::string& secret, const SegmentIdentity& identity,
-                                      UniqueFd memory);
+  // What the accept carries.
+  absl::StatusOr<std::vector<UniqueFd>> Offer(const Connection& connection,
+                                              const attach::ArenaOffer& offer,
+                                              std::vector<UniqueFd> fds);
+  absl::StatusOr<std::vector<UniqueFd>> OfferFirst(const SessionOwner& owner,
+                                                   const attach::ArenaOffer& offer,
+                                                   const std::string& secret,
+                                                   const SegmentIdentity& identity,
+                                                   UniqueFd memory);
+  absl::StatusOr<std::vector<UniqueFd>> Links(const std::string& job, const Arena& arena) const;
   void FailInherited(const SessionOwner& owner);
   absl::Status OfferNext(const SessionOwner& owner, const attach::ArenaOffer& offer,
                          const SegmentIdentity& identity, UniqueFd memory);

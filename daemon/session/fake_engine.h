@@ -34,6 +34,7 @@ class FakeEngine : public Engine {
     Note(absl::StrCat("client ", job, " ", rank, " ", arena, " ", segment.bytes));
     return eventfd(0, EFD_CLOEXEC);
   }
+  absl::StatusOr<int> ShareSegment(const std::string&) override { return -1; }
   absl::Status AddSegment(const std::string& job, int rank, uint64_t arena, uint32_t index,
                           ArenaSegment segment) override {
     close(segment.fd);

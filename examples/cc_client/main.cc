@@ -54,6 +54,9 @@ int CreateClient(Session* session, std::unique_ptr<ArenaClient>* client) {
   options.segment = Duplicate(session->segment_fd());
   options.segment_bytes = session->segment_bytes();
   options.doorbell = Duplicate(session->doorbell_fd());
+  if (session->shared_segment_fd() >= 0) {
+    options.shared_segment = Duplicate(session->shared_segment_fd());
+  }
   options.info = MakeInfo(*session);
   options.grow = [session](uint64_t bytes, ringd::UniqueFd* fd, uint64_t* segment_bytes) {
     return Grow(session, bytes, fd, segment_bytes);

@@ -161,6 +161,53 @@ def test_who_waits_for_a_rank_that_raised_is_told(home):
     check_raised(home.ringctl("run", "-n", 3, *home.script(RAISED)), "")
 
 
+SMALL = """
+import os, signal, sys, time
+import numpy as np, ringd
+ringd.init()
+x = np.ones(8, np.float32)
+for i in range(2000):
+    assert ringd.allreduce(x, op=ringd.Sum)[0] == ringd.size()
+print("going", os.getpid(), flush=True)
+if ringd.rank() == 1 and "exit" in sys.argv:
+    sys.exit(0)
+started = time.monotonic()
+try:
+    while True:
+        if ringd.rank() == 1 and "idle" in sys.argv:
+            time.sleep(100)
+        started = time.monotonic()
+        ringd.allreduce(x, op=ringd.Sum)
+except ringd.PeerFailedError as error:
+    print(f"waited {time.monotonic() - started:.1f}", flush=True)
+    print("caught", error.rank, error.signal, error, flush=True)
+    print("operations", ringd.stats()["operations"], flush=True)
+"""
+
+
+@pytest.mark.parametrize("what", ["busy", "idle"])
+def test_small_operations_of_a_killed_rank_end(home, what):
+    job = home.start("run", "-n", 3, *home.script(SMALL), what)
+    job.await_text("going", times=3)
+    pids = dict(re.findall(r"\[(\d)\] going (\d+)", job.stdout))
+    time.sleep(0.3)
+    os.kill(int(pids["1"]), signal.SIGKILL)
+    assert job.end(15) == 137
+    told = re.findall(r"caught 1 9 .*killed by SIGKILL", job.stdout)
+    assert told, job.stdout
+    assert all(float(waited) < 5 for waited in re.findall(r"waited ([\d.]+)", job.stdout))
+    home.assert_clean()
+
+
+def test_small_operations_of_a_rank_that_finished_end(home):
+    result = home.ringctl("run", "-n", 3, *home.script(SMALL), "exit")
+    told = "rank 1 has finished after 2000 operations, s.2001 is pending"
+    assert result.stdout.count(told) == 2, result.stdout + result.stderr
+    assert all(float(waited) < 5 for waited in re.findall(r"waited ([\d.]+)", result.stdout))
+    assert result.stdout.count("operations 2000") == 2
+    home.assert_clean()
+
+
 # --- A cluster of two nodes.
 
 REATTACH_SECONDS = 2
@@ -196,7 +243,9 @@ def start_loop(home, seconds, *options, ranks=4):
 
 
 def kill_node(cluster, name):
-    os.kill(cluster.nodes()[name]["daemon_pid"], signal.SIGKILL)
+    pid = cluster.nodes()[name]["daemon_pid"]
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not os.path.exists(f"/proc/{pid}"), 5, "the daemon is gone")
 
 
 def kill_scheduler(cluster):

@@ -83,6 +83,7 @@ void QueueNode::Attach(int rank) {
   options.segment = Duplicate(first.fd);
   options.segment_bytes = first.bytes;
   options.doorbell = UniqueFd(*doorbell);
+  options.shared_segment = UniqueFd(*engine_->ShareSegment(kJob));
   options.info = ringd_info{.size = sizeof(ringd_info),
                             .rank = rank,
                             .world_size = size(),

@@ -27,6 +27,7 @@ from ._ops import Buffer, Request
 from ._process_sets import ProcessSet, global_process_set, group_of
 from ._types import ReduceOp, dtype_code
 
+_core_address = _core.address
 _DTYPE_CODES: dict[np.dtype[Any], int] = {}
 
 
@@ -41,7 +42,7 @@ def _code_of(dtype: np.dtype[Any]) -> int:
 
 
 def _buffer(array: np.ndarray[Any, Any]) -> Buffer:
-    return Buffer(array.ctypes.data, array.shape, _code_of(array.dtype), array)
+    return Buffer(_core_address(array.__array_struct__), array.shape, _code_of(array.dtype), array)
 
 
 def _source(tensor: ArrayLike) -> np.ndarray[Any, Any]:
@@ -177,9 +178,9 @@ def allreduce(
             weights are 0.
         out: array for the result. May be `tensor` itself.
     """
-    return allreduce_async(
-        tensor, op, name, prescale_factor, postscale_factor, process_set, weight, out
-    ).wait()
+    return _ops.run(
+        _allreduce(tensor, op, name, prescale_factor, postscale_factor, process_set, out, weight)
+    )
 
 
 def allreduce_async_(
@@ -207,9 +208,9 @@ def allreduce_(
     weight: float | None = None,
 ) -> np.ndarray[Any, Any]:
     """`allreduce` in place. Returns `tensor`."""
-    return allreduce_async_(
-        tensor, op, name, prescale_factor, postscale_factor, process_set, weight
-    ).wait()
+    array, target = _in_place(tensor)
+    factors = (prescale_factor, postscale_factor)
+    return _ops.run(_reduction(array, target, op, name, factors, process_set, weight))
 
 
 def grouped_allreduce_async(
@@ -495,7 +496,7 @@ def alltoall(
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Blocks until all ranks have called it."""
-    _ops.start(_ops.barrier_request(group_of(process_set))).wait()
+    _ops.run(_ops.barrier_request(group_of(process_set)))
 
 
 def poll(handle: Handle) -> bool:

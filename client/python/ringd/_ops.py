@@ -24,6 +24,7 @@ _MAX_NAME_BYTES = 4096
 _KNOWN_DIMS = 8  # Dimensions that ranks tell one another ahead of an uneven operation.
 
 _core_submit = _core.submit
+_core_run = _core.run
 
 
 class Buffer(NamedTuple):
@@ -171,6 +172,21 @@ class Request(NamedTuple):
 def start(request: Request) -> Handle:
     """Submits one operation."""
     return _start(*request)
+
+
+def run(request: Request) -> Any:
+    """COLLECTIVE: submits one operation and waits for it; the result. Faster than `start`."""
+    if _timeline.active is not None:
+        return start(request).wait()
+    packed, source, target, finish = request
+    sequence = _sequence_of(packed)
+    if sequence is not None:
+        check_sequence(None, sequence)
+    reap_abandoned()
+    raw = _core_run(*packed)
+    if raw == 0:
+        return finish()
+    return Handle([raw], finish, (source, target), target.nbytes, sequence).wait()
 
 
 def start_group(requests: Sequence[Request]) -> Handle:
@@ -402,7 +418,7 @@ def tell(
     theirs = array.array("q", bytes(8 * width * size))
     into = Buffer(theirs.buffer_info()[0], (size * width,), INT64, theirs)
     outof = Buffer(mine.buffer_info()[0], (width,), INT64, mine)
-    start(allgather_alike(outof, into, lambda: None, name, group)).wait()
+    run(allgather_alike(outof, into, lambda: None, name, group))
     told = [theirs[rank * width : (rank + 1) * width] for rank in range(size)]
     _check_alike(what, told, len(head), name, group)
     return [list(row[len(head) + 1 :]) for row in told]

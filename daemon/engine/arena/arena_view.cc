@@ -145,7 +145,8 @@ void ArenaView::set_sleeping(bool sleeping) {
   header()->sleeping.store(sleeping ? 1 : 0, std::memory_order_seq_cst);
 }
 
-void ArenaView::SetConstants(uint64_t incarnation, uint64_t generation) {
+void ArenaView::SetConstants(uint64_t incarnation, uint64_t generation, uint64_t sequence) {
+  header()->sequence.store(sequence, std::memory_order_relaxed);
   header()->generation.store(generation, std::memory_order_release);
   header()->incarnation.store(incarnation, std::memory_order_release);
 }

@@ -51,7 +51,7 @@ class ArenaView {
   arena::Descriptor ReadDescriptor(uint64_t index) const;
   void set_tail(uint64_t tail);
   void set_sleeping(bool sleeping);
-  void SetConstants(uint64_t incarnation, uint64_t generation);
+  void SetConstants(uint64_t incarnation, uint64_t generation, uint64_t sequence);
   uint32_t SlotWord(uint32_t slot) const;
 
   // Tells the slot: operation `number` is over. Writes an error record when it failed. REQUIRES:

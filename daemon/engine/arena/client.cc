@@ -29,7 +29,7 @@ Client::Client(const ClientIdentity& identity, std::unique_ptr<ArenaView> view, 
       doorbell_(std::move(doorbell)),
       busy_slots_(arena::kSlotCount) {
   if (view_->was_served()) Inherit();
-  view_->SetConstants(identity.incarnation, identity.generation);
+  view_->SetConstants(identity.incarnation, identity.generation, identity.sequence);
   view_->set_sleeping(false);
 }
 
@@ -199,7 +199,7 @@ Outcome WithoutLostMemory(const std::vector<std::unique_ptr<Request>>& requests,
   Outcome result = outcome;
   if (SigbusGuard::FaultCount() == 0 || !result.ok()) return result;
   for (const auto& request : requests) {
-    if (!request->client->view().bad()) continue;
+    if (request->direct || !request->client->view().bad()) continue;
     result.code = arena::Code::kPeerFailed;
     result.rank = request->client->rank();
     result.message = absl::StrCat("memory of rank ", result.rank, " was taken away");

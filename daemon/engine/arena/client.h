@@ -26,6 +26,7 @@ struct ClientIdentity {
   uint64_t arena = 0;  // The worker's number of it.
   uint64_t generation = 0;
   uint64_t incarnation = 0;
+  uint64_t sequence = 0;  // What the rank's former clients have come to.
 };
 
 // Reads the submission queue and tells the slots.

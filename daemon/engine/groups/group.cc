@@ -10,12 +10,14 @@
 namespace ringd::daemon {
 
 Group::Group(uint32_t id, const GroupLayout& layout, std::vector<int> local_ranks,
-             std::unique_ptr<Communicator> communicator, OnGroups on_groups)
+             std::unique_ptr<Communicator> communicator, OnGroups on_groups,
+             std::unique_ptr<SharedSegment> segment)
     : id_(id),
       layout_(layout),
       local_ranks_(std::move(local_ranks)),
       on_groups_(std::move(on_groups)),
-      book_(layout_, false, id),
+      segment_(std::move(segment)),
+      book_(layout_, segment_ != nullptr, id),
       communicator_(std::move(communicator)) {
   communicator_->set_peer_failure_handler(
       [this](OperationKey key, bool from, const Outcome& outcome) {
@@ -41,6 +43,11 @@ absl::Status Group::Submit(int local_rank, RequestPtr request) {
 void Group::EndRank(int local_rank, const Outcome& outcome) {
   const int index = IndexOf(local_rank);
   if (index < 0) return;
+  if (segment_ != nullptr) {
+    TakeDirect();
+    book_.Pass(index, segment_->Newest(index));
+    segment_->Close();
+  }
   book_.EndRank(index, outcome, &actions_);
   Perform();
 }
@@ -51,6 +58,7 @@ void Group::FailPending(const Outcome& outcome) {
 }
 
 void Group::FailAll(const Outcome& outcome) {
+  if (segment_ != nullptr) segment_->Close();
   FailPending(outcome);
   std::vector<OperationKey> firsts;
   for (const auto& [key, started] : started_) {
@@ -87,6 +95,11 @@ void Group::PerformOne(Action* action) {
 
 void Group::StartOperation(Action* action) {
   const OperationKey key = action->key;
+  const bool has_direct = std::any_of(action->requests.begin(), action->requests.end(),
+                                      [](const RequestPtr& request) { return request->direct; });
+  for (int rank = 0; has_direct && rank < segment_->rank_count(); ++rank) {
+    segment_->Publish(rank, *action->requests[rank]);
+  }
   auto collective = MakeCollective(action->requests, layout_, layout_.node_count() > 1);
   started_[key] = Started{std::move(action->requests), MonotonicMicros()};
   communicator_->Start(key, std::move(collective),
@@ -102,9 +115,44 @@ void Group::OnDone(OperationKey key, const Outcome& outcome) {
     on_groups_(std::move(requests), result);
   } else {
     AgreeOnPlan(*requests[0], result);
-    for (const RequestPtr& request : requests) request->client->Finish(*request, result);
+    for (const RequestPtr& request : requests) {
+      if (!request->direct) request->client->Finish(*request, result);
+    }
   }
   Perform();
+}
+
+uint64_t Group::Position(int local_rank) const {
+  const uint64_t submitted = book_.Position(local_rank);
+  return segment_ == nullptr ? submitted : std::max(submitted, segment_->Newest(local_rank));
+}
+
+bool Group::TakeDirect() {
+  if (segment_ == nullptr) return false;
+  segment_->SetWaiting(book_.IsWaiting());
+  if (!segment_->waiting()) return false;
+  bool taken = false;
+  for (int rank = 0; rank < segment_->rank_count(); ++rank) {
+    for (const uint64_t sequence : segment_->Published(rank)) {
+      if (!book_.Lacks(rank, sequence)) continue;
+      RequestPtr request = segment_->Take(rank, sequence);
+      if (request == nullptr) continue;
+      taken = true;
+      book_.Submit(rank, std::move(request), MonotonicMicros(), &actions_).IgnoreError();
+    }
+  }
+  Perform();
+  return taken;
+}
+
+bool Group::LacksDirect() const {
+  if (segment_ == nullptr || !segment_->waiting()) return false;
+  for (int rank = 0; rank < segment_->rank_count(); ++rank) {
+    for (const uint64_t sequence : segment_->Published(rank)) {
+      if (book_.Lacks(rank, sequence) && segment_->Take(rank, sequence) != nullptr) return true;
+    }
+  }
+  return false;
 }
 
 void Group::AgreeOnPlan(const Request& request, const Outcome& outcome) {

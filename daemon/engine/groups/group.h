@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "daemon/collectives/communicator.h"
 #include "daemon/engine/order/order_book.h"
+#include "daemon/engine/segment/shared_segment.h"
 
 namespace ringd::daemon {
 
@@ -34,9 +35,10 @@ class Group {
   };
 
   // layout: in numbers of the group. local_ranks: of the job, of the group's ranks on this node.
-  // on_groups: group 0 only.
+  // on_groups, segment: group 0 only. segment null: the job has none.
   Group(uint32_t id, const GroupLayout& layout, std::vector<int> local_ranks,
-        std::unique_ptr<Communicator> communicator, OnGroups on_groups);
+        std::unique_ptr<Communicator> communicator, OnGroups on_groups,
+        std::unique_ptr<SharedSegment> segment);
   ~Group();
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
@@ -58,6 +60,14 @@ class Group {
   void Perform();
   // The communicator's turn. Returns whether anything was done.
   bool Progress() { return communicator_->Progress(); }
+
+  const SharedSegment* segment() const { return segment_.get(); }
+  // What the rank has come to in the group's own sequence, here and in the segment.
+  uint64_t Position(int local_rank) const;
+  // Takes what ranks have published in the shared segment and the order book waits for. Returns
+  // whether there was something.
+  bool TakeDirect();
+  bool LacksDirect() const;
 
   // The oldest operation that has waited since before `before_us`.
   std::optional<Stall> FindStall(int64_t before_us) const;
@@ -83,6 +93,7 @@ class Group {
   const GroupLayout layout_;
   const std::vector<int> local_ranks_;
   const OnGroups on_groups_;
+  std::unique_ptr<SharedSegment> segment_;
   OrderBook book_;
   std::map<OperationKey, Started, KeyLess> started_;
   Actions actions_;  // To be carried out by Perform.
