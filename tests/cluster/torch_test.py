@@ -79,8 +79,9 @@ def test_results_are_those_of_one_process(script, ranks):
 
 
 @pytest.mark.timeout(300)
-def test_results_are_those_of_one_process_on_two_nodes(two_nodes):
-    output = run_job(4, SCRIPTS / "torch_optimizer.py", env=two_nodes)
+@pytest.mark.parametrize("script", ["torch_optimizer.py", "torch_sets.py"])
+def test_results_are_those_of_one_process_on_two_nodes(script, two_nodes):
+    output = run_job(4, SCRIPTS / script, env=two_nodes)
     assert output.count("checks passed") == 4
 
 
