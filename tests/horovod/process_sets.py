@@ -32,6 +32,10 @@ def check_sets(checks, rank, size):
     checks.equal(hvd.allreduce(given, op=hvd.Sum, process_set=mine), total, "Sum")
     mean = hvd.allreduce(given, name="x", process_set=mine)
     checks.close(mean, total / len(members), "Average over the set")
+    own = torch.zeros(size)
+    own[rank] = 1
+    adasum = hvd.allreduce(own, op=hvd.Adasum, process_set=mine)
+    checks.close(adasum, torch.eye(size)[members].sum(0), "Adasum of orthogonal tensors")
     gathered = hvd.allgather(given[:1], process_set=mine)
     checks.equal(gathered, torch.tensor(members, dtype=torch.float32), "in order of ranks")
     root = members[-1]
