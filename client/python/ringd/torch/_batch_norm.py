@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from .. import _ops
 from .._process_sets import ProcessSet, global_process_set, group_of
 from .._types import ReduceOp
-from ._collectives import allreduce_async_
+from ._collectives import allreduce_
 from ._tensors import buffer_of
 
 
@@ -55,7 +55,7 @@ class _Normalise(torch.autograd.Function):
         grad_x = None
         if ctx.needs_input_grad[0]:
             # Of all ranks: how the input moves the mean and the deviation.
-            allreduce_async_(sums, ReduceOp.Sum, process_set=ctx.process_set).wait()
+            allreduce_(sums, ReduceOp.Sum, process_set=ctx.process_set)
             scale = inverse if weight is None else inverse * weight
             shift = per_channel(sums[0] / ctx.count)
             slope = per_channel(sums[1] / ctx.count)
@@ -93,7 +93,7 @@ def _gather(own: torch.Tensor, process_set: ProcessSet) -> torch.Tensor:
     group = group_of(process_set)
     every = torch.empty((group.size, own.numel()), dtype=own.dtype)
     request = _ops.allgather_alike(buffer_of(own), buffer_of(every), lambda: every, None, group)
-    return _ops.start(request).wait()
+    return _ops.run(request)
 
 
 def _merge(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, float]:

@@ -34,7 +34,7 @@ def member_names(tensors: Sequence[Any], name: str | None) -> list[str | None]:
     return [None if name is None else f"{name}.{i}" for i in range(len(tensors))]
 
 
-def _allreduce(
+def allreduce_request(
     tensor: torch.Tensor,
     op: int,
     name: str | None,
@@ -44,6 +44,7 @@ def _allreduce(
     weight: float | None = None,
     out: torch.Tensor | None = None,
 ) -> Request:
+    """An allreduce, ready to be started."""
     source = contiguous_source(tensor)
     target = Target(source.shape, source.dtype, out)
     return _reduction(source, target, op, name, (prescale, postscale), process_set, weight)
@@ -90,7 +91,7 @@ def _combine(
     return _combined.adasum(array, buffer_of(precise), store, name, *factors, group)
 
 
-def _allreduce_in_place(
+def _in_place_request(
     tensor: torch.Tensor,
     op: int,
     name: str | None,
@@ -115,9 +116,8 @@ def allreduce_async(
     out: torch.Tensor | None = None,
 ) -> Handle:
     """Starts `allreduce`. Leave `tensor` and `out` alone until `synchronize(handle)` returns."""
-    return _ops.start(
-        _allreduce(tensor, op, name, prescale_factor, postscale_factor, process_set, weight, out)
-    )
+    factors = (prescale_factor, postscale_factor)
+    return _ops.start(allreduce_request(tensor, op, name, *factors, process_set, weight, out))
 
 
 def allreduce_async_(
@@ -131,7 +131,7 @@ def allreduce_async_(
 ) -> Handle:
     """Starts `allreduce_`. Leave `tensor` alone until `synchronize(handle)` returns."""
     factors = (prescale_factor, postscale_factor)
-    return _ops.start(_allreduce_in_place(tensor, op, name, *factors, process_set, weight))
+    return _ops.start(_in_place_request(tensor, op, name, *factors, process_set, weight))
 
 
 def allreduce_(
@@ -144,9 +144,8 @@ def allreduce_(
     weight: float | None = None,
 ) -> torch.Tensor:
     """`allreduce` in place, of a contiguous tensor. Returns `tensor`."""
-    return allreduce_async_(
-        tensor, op, name, prescale_factor, postscale_factor, process_set, weight
-    ).wait()
+    factors = (prescale_factor, postscale_factor)
+    return _ops.run(_in_place_request(tensor, op, name, *factors, process_set, weight))
 
 
 def grouped_allreduce_async(
@@ -160,7 +159,7 @@ def grouped_allreduce_async(
     """Starts `grouped_allreduce`."""
     return _ops.start_group(
         [
-            _allreduce(tensor, op, each, prescale_factor, postscale_factor, process_set)
+            allreduce_request(tensor, op, each, prescale_factor, postscale_factor, process_set)
             for tensor, each in zip(tensors, member_names(tensors, name), strict=True)
         ]
     )
@@ -177,7 +176,7 @@ def grouped_allreduce_async_(
     """Starts `grouped_allreduce_`."""
     return _ops.start_group(
         [
-            _allreduce_in_place(tensor, op, each, prescale_factor, postscale_factor, process_set)
+            _in_place_request(tensor, op, each, prescale_factor, postscale_factor, process_set)
             for tensor, each in zip(tensors, member_names(tensors, name), strict=True)
         ]
     )
@@ -205,9 +204,20 @@ def broadcast_async(
     out: torch.Tensor | None = None,
 ) -> Handle:
     """Starts `broadcast`."""
+    return _ops.start(broadcast_request(tensor, root_rank, name, process_set, out))
+
+
+def broadcast_request(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None,
+    process_set: ProcessSet,
+    out: torch.Tensor | None = None,
+) -> Request:
+    """A broadcast, ready to be started."""
     source = contiguous_source(tensor)
     target = Target(source.shape, source.dtype, out)
-    return _ops.start(_broadcast(source, target, root_rank, name, process_set))
+    return _broadcast(source, target, root_rank, name, process_set)
 
 
 def _broadcast(
@@ -222,7 +232,7 @@ def _broadcast(
     return _ops.broadcast(buffer, into, target.finish, root_rank, name, group_of(process_set))
 
 
-def broadcast_request(
+def broadcast_in_place_request(
     tensor: torch.Tensor,
     root_rank: int,
     name: str | None,
@@ -240,7 +250,7 @@ def broadcast_async_(
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
     """Starts `broadcast_`."""
-    return _ops.start(broadcast_request(tensor, root_rank, name, process_set))
+    return _ops.start(broadcast_in_place_request(tensor, root_rank, name, process_set))
 
 
 def broadcast_(
@@ -250,7 +260,7 @@ def broadcast_(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """`broadcast` in place, of a contiguous tensor. Returns `tensor`."""
-    return broadcast_async_(tensor, root_rank, name, process_set).wait()
+    return _ops.run(broadcast_in_place_request(tensor, root_rank, name, process_set))
 
 
 class LateTarget:
@@ -314,7 +324,7 @@ def grouped_allgather_async(
     )
 
 
-def _reducescatter(
+def reducescatter_request(
     tensor: torch.Tensor,
     op: int,
     name: str | None,
@@ -323,6 +333,7 @@ def _reducescatter(
     postscale: float,
     out: torch.Tensor | None = None,
 ) -> Request:
+    """A reducescatter, ready to be started."""
     source = contiguous_source(tensor)
     target = LateTarget(source.dtype, out)
     group = group_of(process_set)
@@ -342,7 +353,7 @@ def reducescatter_async(
 ) -> Handle:
     """Starts `reducescatter`."""
     return _ops.start(
-        _reducescatter(tensor, op, name, process_set, prescale_factor, postscale_factor, out)
+        reducescatter_request(tensor, op, name, process_set, prescale_factor, postscale_factor, out)
     )
 
 
@@ -357,7 +368,7 @@ def grouped_reducescatter_async(
     """Starts `grouped_reducescatter`."""
     return _ops.start_group(
         [
-            _reducescatter(tensor, op, each, process_set, prescale_factor, postscale_factor)
+            reducescatter_request(tensor, op, each, process_set, prescale_factor, postscale_factor)
             for tensor, each in zip(tensors, member_names(tensors, name), strict=True)
         ]
     )
@@ -381,6 +392,17 @@ def alltoall_async(
     out: torch.Tensor | None = None,
 ) -> Handle:
     """Starts `alltoall`. Blocks until all ranks have started it: they exchange their sizes."""
+    return _ops.start(alltoall_request(tensor, splits, name, process_set, out))
+
+
+def alltoall_request(
+    tensor: torch.Tensor,
+    splits: torch.Tensor | Sequence[int] | None,
+    name: str | None,
+    process_set: ProcessSet,
+    out: torch.Tensor | None = None,
+) -> Request:
+    """An alltoall, ready to be started."""
     source = contiguous_source(tensor)
     target = LateTarget(source.dtype, out)
 
@@ -390,4 +412,4 @@ def alltoall_async(
 
     rows = None if splits is None else _checked_splits(splits)
     group = group_of(process_set)
-    return _ops.start(_ops.alltoall(buffer_of(source), rows, target.allocate, finish, name, group))
+    return _ops.alltoall(buffer_of(source), rows, target.allocate, finish, name, group)

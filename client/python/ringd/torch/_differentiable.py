@@ -52,7 +52,7 @@ class _Allreduce(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, op: int, *options: Any) -> torch.Tensor:
         ctx.op, ctx.options = op, options
-        result = _collectives.allreduce_async(tensor, op, *options).wait()
+        result = _ops.run(_collectives.allreduce_request(tensor, op, *options))
         if op not in (ReduceOp.Average, ReduceOp.Sum):
             ctx.save_for_backward(tensor, result)
         return result
@@ -75,7 +75,7 @@ class _Allreduce(torch.autograd.Function):
 def _product_of_others(
     tensor: torch.Tensor, name: str | None, process_set: ProcessSet
 ) -> torch.Tensor:
-    every = _collectives.allgather_async(tensor.unsqueeze(0), _grad_name(name), process_set).wait()
+    every = allgather(tensor.detach().unsqueeze(0), _grad_name(name), process_set)
     others = [row for rank, row in enumerate(every) if rank != process_set.rank()]
     return torch.stack(others).prod(0) if others else torch.ones_like(tensor)
 
@@ -125,7 +125,7 @@ def allreduce(
         )
     options = (op, name, prescale_factor, postscale_factor, process_set)
     if not _has_gradient(tensor, out):
-        return _collectives.allreduce_async(tensor, *options, weight, out).wait()
+        return _ops.run(_collectives.allreduce_request(tensor, *options, weight, out))
     if weight is not None or op == ReduceOp.Adasum:
         raise ValueError("Adasum and weighted averages have no gradient: .detach() the input")
     if op in (ReduceOp.Average, ReduceOp.Sum):
@@ -195,7 +195,7 @@ class _Allgather(torch.autograd.Function):
         ctx: Any, tensor: torch.Tensor, name: str | None, process_set: ProcessSet
     ) -> torch.Tensor:
         request = _collectives.allgather_request(tensor, name, process_set, with_rows=True)
-        result, ctx.rows = _ops.start(request).wait()
+        result, ctx.rows = _ops.run(request)
         ctx.name, ctx.process_set = name, process_set
         return result
 
@@ -223,7 +223,7 @@ def allgather(
     """
     if _has_gradient(tensor, out):
         return _Allgather.apply(tensor, name, process_set)
-    return _collectives.allgather_async(tensor, name, process_set, out).wait()
+    return _ops.run(_collectives.allgather_request(tensor, name, process_set, out))
 
 
 def grouped_allgather(
@@ -246,7 +246,7 @@ class _Broadcast(torch.autograd.Function):
         ctx: Any, tensor: torch.Tensor, root_rank: int, name: str | None, process_set: ProcessSet
     ) -> torch.Tensor:
         ctx.root_rank, ctx.name, ctx.process_set = root_rank, name, process_set
-        return _collectives.broadcast_async(tensor, root_rank, name, process_set).wait()
+        return _ops.run(_collectives.broadcast_request(tensor, root_rank, name, process_set))
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
@@ -269,7 +269,7 @@ def broadcast(
     """
     if _has_gradient(tensor, out):
         return _Broadcast.apply(tensor, root_rank, name, process_set)
-    return _collectives.broadcast_async(tensor, root_rank, name, process_set, out).wait()
+    return _ops.run(_collectives.broadcast_request(tensor, root_rank, name, process_set, out))
 
 
 class _Reducescatter(torch.autograd.Function):
@@ -278,7 +278,7 @@ class _Reducescatter(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, *options: Any) -> torch.Tensor:
         ctx.options = options
-        return _collectives.reducescatter_async(tensor, *options).wait()
+        return _ops.run(_collectives.reducescatter_request(tensor, *options))
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
@@ -308,7 +308,7 @@ def reducescatter(
     if compression is not Compression.none:
         return _compressed(compression, tensor, out, lambda wire: reducescatter(wire, *options))
     if not _has_gradient(tensor, out):
-        return _collectives.reducescatter_async(tensor, *options, out).wait()
+        return _ops.run(_collectives.reducescatter_request(tensor, *options, out))
     if op not in (ReduceOp.Average, ReduceOp.Sum):
         raise ValueError(
             "reducescatter has a gradient for Average and Sum only: .detach() the input"
@@ -351,7 +351,7 @@ class _Alltoall(torch.autograd.Function):
         ctx: Any, tensor: torch.Tensor, splits: Any, name: str | None, process_set: ProcessSet
     ) -> Any:
         ctx.rows, ctx.name, ctx.process_set = tensor.shape[0], name, process_set
-        result = _collectives.alltoall_async(tensor, splits, name, process_set).wait()
+        result = _ops.run(_collectives.alltoall_request(tensor, splits, name, process_set))
         ctx.received = None if splits is None else result[1]
         if ctx.received is not None:
             ctx.mark_non_differentiable(ctx.received)
@@ -391,4 +391,4 @@ def alltoall(
     """
     if _has_gradient(tensor, out):
         return _Alltoall.apply(tensor, splits, name, process_set)
-    return _collectives.alltoall_async(tensor, splits, name, process_set, out).wait()
+    return _ops.run(_collectives.alltoall_request(tensor, splits, name, process_set, out))

@@ -11,7 +11,7 @@ from .. import _ops
 from .._objects import broadcast_object
 from .._process_sets import ProcessSet, global_process_set, group_of
 from ._agreement import agree, entry_of
-from ._collectives import broadcast_request
+from ._collectives import broadcast_in_place_request
 from ._tensors import check_tensor, is_plain
 
 # Operations in flight at a time: enough to keep the network busy, few enough to bound the copies.
@@ -68,7 +68,7 @@ def _broadcast_all(
         ]
         _ops.start_group(
             [
-                broadcast_request(memory, root_rank, name, process_set)
+                broadcast_in_place_request(memory, root_rank, name, process_set)
                 for (name, _), memory in zip(batch, plain, strict=True)
             ]
         ).wait()
