@@ -116,7 +116,7 @@ HEAD, POISON, QUEUE, PLACES = 128, 388, 4096, 65536
 mode, seed = sys.argv[1], int(sys.argv[2])
 random.seed(seed)
 ringd.init()
-ringd.allreduce(np.ones(4))
+ringd.allreduce(np.ones(4096))  # Large enough to be a descriptor.
 for line in open("/proc/self/maps"):
     if "memfd:ringd-arena" in line:
         base, end = (int(x, 16) for x in line.split()[0].split("-"))
@@ -145,6 +145,8 @@ descriptor = bytearray(ctypes.string_at(base + QUEUE + 128 * (head - 1), 128))
 struct.pack_into("I", descriptor, 12, word(QUEUE + 128 * PLACES +
                                           16 * struct.unpack_from("I", descriptor, 8)[0], "I") + 1)
 struct.pack_into("Q", descriptor, 24, head + 1)
+for at in (96, 108):  # No number of its own: the daemon counts.
+    struct.pack_into("I", descriptor, at, 0)
 if mode == "random":
     publish(random.randbytes(128))
 elif mode == "flood":
@@ -310,9 +312,9 @@ def ask(path, packet):
         sock.send(packet)
         return sock.recv(4096)
 # A client of another version is told so by both numbers.
-answer = ask(home, struct.pack("6I", 16, 7, 1, 1, os.getpid(), 0))
+answer = ask(home, struct.pack("6I", 16, 7, 2, 1, os.getpid(), 0))
 print("version:", answer[16:].split(b"\\0")[0].decode())
-answer = ask(home, struct.pack("6I", 16, 1, 99, 1, os.getpid(), 0))
+answer = ask(home, struct.pack("6I", 16, 2, 99, 1, os.getpid(), 0))
 print("layout:", answer[16:].split(b"\\0")[0].decode())
 # An arena offered with a session that nobody was given.
 arena = os.path.join(os.path.dirname(home), "../../arena.sock")
@@ -321,7 +323,7 @@ os.ftruncate(memory, 16 << 20)
 with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
     sock.settimeout(5)
     sock.connect(arena)
-    packet = struct.pack("2I", 1, 1) + bytes(range(32)) + struct.pack("QIIQ", 1, 0, 0, 16 << 20)
+    packet = struct.pack("2I", 1, 2) + bytes(range(32)) + struct.pack("QIIQ", 1, 0, 0, 16 << 20)
     socket.send_fds(sock, [packet], [memory])
     answer = sock.recv(4096)
     print("session:", answer[:4], answer[16:].split(b"\\0")[0].decode(), "fds none")

@@ -298,7 +298,7 @@ with socket.socket(socket.AF_UNIX, kind) as line:
     try:
         line.connect(sys.argv[1])
         # An offer of an arena with a session that nobody has: ArenaOffer of proto/attach.h.
-        line.send(b"\\1\\0\\0\\0\\1\\0\\0\\0" + b"s" * 32 + b"\\1" + b"\\0" * 23)
+        line.send(b"\\1\\0\\0\\0\\2\\0\\0\\0" + b"s" * 32 + b"\\1" + b"\\0" * 23)
         print("answer", line.recv(4096))
     except OSError as error:
         print("refused", error)

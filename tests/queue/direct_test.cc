@@ -1,6 +1,10 @@
 // Small operations that ranks carry out in their shared segment: the library's clients as threads,
 // beside a production engine that takes over where a rank doesn't do its part.
+#include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -447,6 +451,20 @@ TEST(DirectTest, ThreadsOfAClient_TakeTurns) {
   });
 }
 
+// Writes rubbish into the segment until it is killed.
+[[noreturn]] void Scribble(void* base, uint64_t bytes, uint32_t seed) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  std::mt19937_64 random(seed);
+  auto* const words = static_cast<std::atomic<uint64_t>*>(base);
+  while (true) {
+    // Mostly where it hurts: attention, lines, descriptions.
+    const uint64_t place = random() % 3 == 0 ? random() % bytes : 128 + random() % 6000;
+    const uint64_t values[] = {0, 1, random() % 100, random(), ~uint64_t{0}};
+    words[place / 8].store(values[random() % 5], std::memory_order_relaxed);
+    usleep(20);
+  }
+}
+
 // Nothing that a rank writes there harms the daemon, or another rank's process.
 TEST(DirectTest, Scribbles_CrashNobody) {
   QueueNode node(2);
@@ -455,18 +473,9 @@ TEST(DirectTest, Scribbles_CrashNobody) {
   void* const base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   ASSERT_NE(base, MAP_FAILED);
   const uint32_t seed = std::random_device{}();
-  std::atomic<bool> over{false};
-  std::thread liar([&] {
-    std::mt19937_64 random(seed);
-    auto* const words = static_cast<std::atomic<uint64_t>*>(base);
-    while (!over.load()) {
-      // Mostly where it hurts: attention, lines, descriptions.
-      const uint64_t place = random() % 3 == 0 ? random() % bytes : 128 + random() % 6000;
-      const uint64_t values[] = {0, 1, random() % 100, random(), ~uint64_t{0}};
-      words[place / 8].store(values[random() % 5], std::memory_order_relaxed);
-      std::this_thread::sleep_for(std::chrono::microseconds(20));
-    }
-  });
+  const pid_t liar = fork();
+  ASSERT_GE(liar, 0);
+  if (liar == 0) Scribble(base, bytes, seed);
   node.ForEachRank([&](int, ArenaClient& client) {
     const auto start = std::chrono::steady_clock::now();
     while (MillisSince(start) < 2000) {
@@ -475,8 +484,8 @@ TEST(DirectTest, Scribbles_CrashNobody) {
       client.Run(Sum(&values), 20'000, &handle);
     }
   });
-  over.store(true);
-  liar.join();
+  kill(liar, SIGKILL);
+  waitpid(liar, nullptr, 0);
   munmap(base, bytes);
   const auto noop =
       Describe(Operation::kNoop, DType::kInvalid, Reduction::kNone, 0, nullptr, nullptr, 0);
