@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -242,10 +243,19 @@ def start_loop(home, seconds, *options, ranks=4):
     return job
 
 
+def has_ended(pid):
+    """Also of a process that nobody has reaped yet."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return True
+    return stat.rpartition(")")[2].split()[0] == "Z"
+
+
 def kill_node(cluster, name):
     pid = cluster.nodes()[name]["daemon_pid"]
     os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not os.path.exists(f"/proc/{pid}"), 5, "the daemon is gone")
+    wait_until(lambda: has_ended(pid), 5, "the daemon is gone")
 
 
 def kill_scheduler(cluster):
