@@ -111,7 +111,6 @@ class DirectPath {
   static constexpr uint64_t StateOf(uint64_t sequence, Kind kind) { return sequence << 2 | kind; }
 
   DirectPath(void* base, uint64_t bytes, const ringd_info& info);
-  void Describe(uint32_t index, const arena::Descriptor& description, const char* site);
   void Compute(const std::array<const void*, segment::kMaxRanks>& data) const;
 
   void* const base_;

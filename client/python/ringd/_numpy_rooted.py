@@ -175,11 +175,8 @@ def recv_async(
     if isinstance(tensor_or_shape, np.ndarray):
         array, target = _in_place(tensor_or_shape)
     else:
-        integer = isinstance(tensor_or_shape, int | np.integer)
-        dims = (int(tensor_or_shape),) if integer else tuple(int(n) for n in tensor_or_shape)
-        if any(dim < 0 for dim in dims):
-            raise ValueError(f"shape {dims} has a negative dimension")
-        target = _Target(dims, np.dtype(dtype), None)
+        shape = _ops_rooted.shape_of(tensor_or_shape)
+        target = _Target(shape, np.dtype(dtype), None)
         array = target.array
     return _ops.start(_ops_rooted.recv(_buffer(array), target.finish, rank, tag, group))
 
@@ -213,15 +210,5 @@ def _joined(
     tensors: Sequence[ArrayLike] | None, size: int
 ) -> tuple[np.ndarray[Any, Any], list[int]]:
     arrays = [np.asarray(tensor) for tensor in tensors or ()]
-    if len(arrays) != size:
-        raise ValueError(f"scatter: {len(arrays)} arrays at the root for {size} ranks")
-    first = arrays[0]
-    for rank, array in enumerate(arrays):
-        if array.ndim == 0:
-            raise ValueError("scatter needs arrays of at least one dimension")
-        if array.dtype != first.dtype or array.shape[1:] != first.shape[1:]:
-            raise ValueError(
-                f"scatter: rank {rank} would get {array.dtype}{list(array.shape)}, the first "
-                f"one {first.dtype}{list(first.shape)}; only the first dimension may differ"
-            )
-    return _source(np.concatenate(arrays)), [array.shape[0] for array in arrays]
+    rows = _ops_rooted.rows_of("arrays", arrays, size)
+    return _source(np.concatenate(arrays)), rows

@@ -83,11 +83,6 @@ def check_reduction(op: int, dtype: int) -> int:
     return int(op)
 
 
-def check_root(root: int) -> int:
-    """ValueError for a root that is no rank of this job."""
-    return everyone().rank_of(root)
-
-
 def everyone() -> Group:
     """The group of all ranks."""
     return group_of(global_process_set)

@@ -122,6 +122,30 @@ def scatter(
     return Request(tuple(packed), outof, target, lambda: finish(target))
 
 
+def rows_of(what: str, parts: Sequence[Any], size: int) -> list[int]:
+    """Rows of what scatter's root gives each rank. ValueError: the parts are not alike."""
+    if len(parts) != size:
+        raise ValueError(f"scatter: {len(parts)} {what} at the root for {size} ranks")
+    first = parts[0]
+    for rank, part in enumerate(parts):
+        if part.ndim == 0:
+            raise ValueError(f"scatter needs {what} of at least one dimension")
+        if part.dtype != first.dtype or part.shape[1:] != first.shape[1:]:
+            raise ValueError(
+                f"scatter: that for rank {rank} is {part.dtype}{list(part.shape)}, the "
+                f"first one {first.dtype}{list(first.shape)}; only the first dimension may differ"
+            )
+    return [part.shape[0] for part in parts]
+
+
+def shape_of(given: int | Sequence[int]) -> tuple[int, ...]:
+    """The shape of what recv makes. ValueError for a negative dimension."""
+    dims = tuple(int(n) for n in given) if isinstance(given, Sequence) else (int(given),)
+    if any(dim < 0 for dim in dims):
+        raise ValueError(f"shape {dims} has a negative dimension")
+    return dims
+
+
 def _share(numbers: array.array[int], root: int, name: str | None, group: Group) -> None:
     """The root's numbers to all."""
     memory = Buffer(numbers.buffer_info()[0], (len(numbers),), INT64, numbers)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from . import _core
-from ._errors import RingdError
 
 
 class Group(NamedTuple):
@@ -153,15 +152,6 @@ def forget_all() -> None:
     for process_set in _registered.values():
         process_set.process_set_id = None
     _registered.clear()
-
-
-def require_global(process_set: ProcessSet) -> None:
-    """TypeError for something that is no process set, RingdError for one that is not global."""
-    if process_set is global_process_set:
-        return
-    if not isinstance(process_set, ProcessSet):
-        raise TypeError(f"process_set is a {type(process_set).__name__}, not a ProcessSet")
-    raise RingdError("this function has only global_process_set in this version of ringd")
 
 
 def group_of(process_set: ProcessSet) -> Group:

@@ -148,18 +148,8 @@ def scatter(
 
 def _joined(tensors: Sequence[Any] | None, size: int) -> tuple[torch.Tensor, list[int]]:
     parts = [contiguous_source(tensor) for tensor in tensors or ()]
-    if len(parts) != size:
-        raise ValueError(f"scatter: {len(parts)} tensors at the root for {size} ranks")
-    first = parts[0]
-    for rank, part in enumerate(parts):
-        if part.ndim == 0:
-            raise ValueError("scatter needs tensors of at least one dimension")
-        if part.dtype != first.dtype or part.shape[1:] != first.shape[1:]:
-            raise ValueError(
-                f"scatter: the tensor for rank {rank} is {part.dtype}{list(part.shape)}, the "
-                f"first one {first.dtype}{list(first.shape)}; only the first dimension may differ"
-            )
-    return torch.cat(parts), [part.shape[0] for part in parts]
+    rows = _ops_rooted.rows_of("tensors", parts, size)
+    return torch.cat(parts), rows
 
 
 def send_async(
@@ -194,11 +184,8 @@ def recv_async(
     group = group_of(process_set)
     target: Target
     if isinstance(tensor_or_shape, int | Sequence | torch.Size):
-        given = tensor_or_shape
-        dims = (given,) if isinstance(given, int) else tuple(int(n) for n in given)
-        if any(dim < 0 for dim in dims):
-            raise ValueError(f"shape {dims} has a negative dimension")
-        target = Target(dims, torch.get_default_dtype() if dtype is None else dtype)
+        shape = _ops_rooted.shape_of(tensor_or_shape)
+        target = Target(shape, torch.get_default_dtype() if dtype is None else dtype)
     else:
         target = InPlace(tensor_or_shape)
     return _ops.start(_ops_rooted.recv(buffer_of(target.tensor), target.finish, rank, tag, group))
