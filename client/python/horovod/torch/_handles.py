@@ -40,9 +40,15 @@ class Names:
         kind: str,
         name: str | None,
         process_set: ringd.ProcessSet,
-        start: Callable[[], ringd.Handle],
+        start: Callable[..., ringd.Handle],
+        *tensors: Any,
+        **options: Any,
     ) -> Number:
-        """Starts an operation. ValueError if one of its kind and name is in flight."""
+        """Starts an operation. ValueError if one of its kind and name is in flight.
+
+        Args:
+            start: called with tensors, options, `name` and `process_set`.
+        """
         key = (kind, getattr(process_set, "process_set_id", None), name)
         if name is not None and is_running(self._pending.get(key)):
             raise ValueError(
@@ -50,7 +56,7 @@ class Names:
                 "being processed; synchronize its handle first, or use a different name"
             )
         with horovod_errors():
-            operation = start()
+            operation = start(*tensors, name=name, process_set=process_set, **options)
         if name is not None:
             self._pending[key] = operation
         return number_of(operation)

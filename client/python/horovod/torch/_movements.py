@@ -20,12 +20,7 @@ def allgather_async(
     process_set: ProcessSet = global_process_set,
 ) -> Number:
     """Starts `allgather`."""
-    return names.start(
-        "allgather",
-        name,
-        process_set,
-        lambda: _ringd.allgather_async(tensor, name=name, process_set=process_set),
-    )
+    return names.start("allgather", name, process_set, _ringd.allgather_async, tensor)
 
 
 @raises_horovod_errors
@@ -46,10 +41,7 @@ def grouped_allgather_async(
     """Starts `grouped_allgather`."""
     check_list(tensors)
     return names.start(
-        "grouped_allgather",
-        name,
-        process_set,
-        lambda: _ringd.grouped_allgather_async(tensors, name=name, process_set=process_set),
+        "grouped_allgather", name, process_set, _ringd.grouped_allgather_async, tensors
     )
 
 
@@ -71,12 +63,7 @@ def broadcast_async(
     process_set: ProcessSet = global_process_set,
 ) -> Number:
     """Starts `broadcast`."""
-    return names.start(
-        "broadcast",
-        name,
-        process_set,
-        lambda: _ringd.broadcast_async(tensor, root_rank, name=name, process_set=process_set),
-    )
+    return names.start("broadcast", name, process_set, _ringd.broadcast_async, tensor, root_rank)
 
 
 @raises_horovod_errors
@@ -97,12 +84,7 @@ def broadcast_async_(
     process_set: ProcessSet = global_process_set,
 ) -> Number:
     """Starts `broadcast_`."""
-    return names.start(
-        "broadcast",
-        name,
-        process_set,
-        lambda: _ringd.broadcast_async_(tensor, root_rank, name=name, process_set=process_set),
-    )
+    return names.start("broadcast", name, process_set, _ringd.broadcast_async_, tensor, root_rank)
 
 
 def broadcast_(
@@ -123,12 +105,7 @@ def alltoall_async(
 ) -> Number:
     """Starts `alltoall`. `synchronize` gives the pair, also without `splits`."""
     rows = _equal_splits(tensor, process_set) if splits is None else splits
-    return names.start(
-        "alltoall",
-        name,
-        process_set,
-        lambda: _ringd.alltoall_async(tensor, rows, name=name, process_set=process_set),
-    )
+    return names.start("alltoall", name, process_set, _ringd.alltoall_async, tensor, rows)
 
 
 def _equal_splits(tensor: torch.Tensor, process_set: ProcessSet) -> list[int] | None:

@@ -32,14 +32,11 @@ def allreduce_async(
         "allreduce",
         name,
         process_set,
-        lambda: _ringd.allreduce_async(
-            tensor,
-            op=reduction,
-            name=name,
-            prescale_factor=prescale_factor,
-            postscale_factor=postscale_factor,
-            process_set=process_set,
-        ),
+        _ringd.allreduce_async,
+        tensor,
+        op=reduction,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
     )
 
 
@@ -91,14 +88,11 @@ def allreduce_async_(
         "allreduce",
         name,
         process_set,
-        lambda: _ringd.allreduce_async_(
-            tensor,
-            op=reduction,
-            name=name,
-            prescale_factor=prescale_factor,
-            postscale_factor=postscale_factor,
-            process_set=process_set,
-        ),
+        _ringd.allreduce_async_,
+        tensor,
+        op=reduction,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
     )
 
 
@@ -133,14 +127,11 @@ def grouped_allreduce_async(
         "grouped_allreduce",
         name,
         process_set,
-        lambda: _ringd.grouped_allreduce_async(
-            tensors,
-            op=reduction,
-            name=name,
-            prescale_factor=prescale_factor,
-            postscale_factor=postscale_factor,
-            process_set=process_set,
-        ),
+        _ringd.grouped_allreduce_async,
+        tensors,
+        op=reduction,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
     )
 
 
@@ -185,14 +176,11 @@ def grouped_allreduce_async_(
         "grouped_allreduce",
         name,
         process_set,
-        lambda: _ringd.grouped_allreduce_async_(
-            tensors,
-            op=reduction,
-            name=name,
-            prescale_factor=prescale_factor,
-            postscale_factor=postscale_factor,
-            process_set=process_set,
-        ),
+        _ringd.grouped_allreduce_async_,
+        tensors,
+        op=reduction,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
     )
 
 
@@ -227,12 +215,7 @@ def sparse_allreduce_async(
     """
     reduction = to_ringd(op)
     handle = names.start(
-        "sparse_allreduce",
-        name,
-        process_set,
-        lambda: _ringd.sparse_allreduce_async(
-            tensor, name=name, op=reduction, process_set=process_set
-        ),
+        "sparse_allreduce", name, process_set, _ringd.sparse_allreduce_async, tensor, op=reduction
     )
     return lambda: synchronize(handle)
 
@@ -251,14 +234,11 @@ def reducescatter_async(
         "reducescatter",
         name,
         process_set,
-        lambda: _ringd.reducescatter_async(
-            tensor,
-            op=reduction,
-            name=name,
-            process_set=process_set,
-            prescale_factor=prescale_factor,
-            postscale_factor=postscale_factor,
-        ),
+        _ringd.reducescatter_async,
+        tensor,
+        op=reduction,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
     )
 
 
@@ -307,14 +287,11 @@ def grouped_reducescatter_async(
         "grouped_reducescatter",
         name,
         process_set,
-        lambda: _ringd.grouped_reducescatter_async(
-            tensors,
-            op=reduction,
-            name=name,
-            process_set=process_set,
-            prescale_factor=prescale_factor,
-            postscale_factor=postscale_factor,
-        ),
+        _ringd.grouped_reducescatter_async,
+        tensors,
+        op=reduction,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
     )
 
 
