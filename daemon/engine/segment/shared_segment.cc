@@ -89,18 +89,18 @@ void SharedSegment::StoreAttention() {
                                  (closed_ ? segment::kClosed : 0u));
 }
 
-std::vector<uint64_t> SharedSegment::Published(int rank) const {
-  std::vector<uint64_t> sequences;
+SharedSegment::Sequences SharedSegment::Published(int rank) const {
+  Sequences sequences;
   view_.line(rank).flag.load();  // In one order with SetWaiting.
-  for (const segment::Note& note : view_.line(rank).notes) {
-    const uint64_t sequence = note.sequence.load(std::memory_order_acquire);
-    sequences.push_back(sequence <= kMaxSequence ? sequence : 0);
+  for (uint32_t i = 0; i < segment::kSlotCount; ++i) {
+    const uint64_t sequence = view_.line(rank).notes[i].sequence.load(std::memory_order_acquire);
+    sequences[i] = sequence <= kMaxSequence ? sequence : 0;
   }
   return sequences;
 }
 
 uint64_t SharedSegment::Newest(int rank) const {
-  const std::vector<uint64_t> sequences = Published(rank);
+  const Sequences sequences = Published(rank);
   return *std::max_element(sequences.begin(), sequences.end());
 }
 
@@ -135,9 +135,10 @@ std::unique_ptr<Request> SharedSegment::Take(int rank, uint64_t sequence) const 
   const uint64_t output_bytes =
       request->operation == Operation::kAllgather ? bytes * rank_count() : bytes;
   request->scratch.resize(bytes + output_bytes);
-  memcpy(request->scratch.data(), view_.Data(rank, index, bytes), bytes);
-  request->buffer.input = bytes > 0 ? request->scratch.data() : nullptr;
-  request->buffer.output = bytes > 0 ? request->scratch.data() + bytes : nullptr;
+  if (bytes > 0) {
+    memcpy(request->scratch.data(), view_.Data(rank, index, bytes), bytes);
+    request->buffer = {request->scratch.data(), request->scratch.data() + bytes};
+  }
   std::atomic_thread_fence(std::memory_order_acquire);
   return view_.Find(rank, sequence) == index ? std::move(request) : nullptr;
 }

@@ -2,10 +2,10 @@
 #ifndef RINGD_DAEMON_ENGINE_SEGMENT_SHARED_SEGMENT_H_
 #define RINGD_DAEMON_ENGINE_SEGMENT_SHARED_SEGMENT_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/base/fd.h"
@@ -22,6 +22,8 @@ namespace ringd::daemon {
 // sense is taken as not there.
 class SharedSegment {
  public:
+  using Sequences = std::array<uint64_t, segment::kSlotCount>;
+
   // Whether a job of so many ranks on one node has one.
   static bool IsFor(int rank_count);
   // RESOURCE_EXHAUSTED: no memory, no descriptor.
@@ -40,7 +42,7 @@ class SharedSegment {
   void Close();
 
   // Numbers of the operations that the rank's slots have, 0 for none.
-  std::vector<uint64_t> Published(int rank) const;
+  Sequences Published(int rank) const;
   // The newest one.
   uint64_t Newest(int rank) const;
   // The operation as a request that stands for the rank: data and result lie in its scratch. Null:

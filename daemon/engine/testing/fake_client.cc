@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <cstring>
 
 #include "common/base/futex.h"
 #include "common/base/sealed_memory.h"
@@ -84,7 +85,7 @@ void FakeClient::SetCounts(const std::vector<int64_t>& counts, arena::Descriptor
   descriptor->meta = Allocate(descriptor->meta_bytes);
   auto* record = static_cast<char*>(At(descriptor->meta));
   std::memcpy(record, &meta, sizeof(meta));
-  std::memcpy(record + sizeof(meta), counts.data(), counts.size() * sizeof(int64_t));
+  std::copy(counts.begin(), counts.end(), reinterpret_cast<int64_t*>(record + sizeof(meta)));
 }
 
 FakeClient::Ticket FakeClient::Number(arena::Descriptor* descriptor) {

@@ -2,8 +2,8 @@
 #ifndef RINGD_DAEMON_ENGINE_TESTING_FAKE_CLIENT_H_
 #define RINGD_DAEMON_ENGINE_TESTING_FAKE_CLIENT_H_
 
+#include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <string>
 #include <vector>
 
@@ -48,14 +48,13 @@ class FakeClient {
   template <typename T>
   arena::Ref Put(const std::vector<T>& values) {
     const arena::Ref ref = Allocate(values.size() * sizeof(T));
-    std::memcpy(At(ref), values.data(), values.size() * sizeof(T));
+    std::copy(values.begin(), values.end(), static_cast<T*>(At(ref)));
     return ref;
   }
   template <typename T>
   std::vector<T> Get(arena::Ref ref, size_t count) {
-    std::vector<T> values(count);
-    std::memcpy(values.data(), At(ref), count * sizeof(T));
-    return values;
+    const auto* const values = static_cast<const T*>(At(ref));
+    return std::vector<T>(values, values + count);
   }
 
   // A sound descriptor of an operation on `count` elements.
