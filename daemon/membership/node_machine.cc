@@ -114,6 +114,7 @@ void NodeMachine::OnWelcome(const cluster::v1::NodeWelcome& welcome) {
     for (const auto& [number, rank] : job.ranks) {
       if (rank.last.pid() != 0 || rank.last.exited() || rank.last.start_failed()) SendRank(rank);
     }
+    if (!job.stall.report.empty() && job.phase == Phase::kRunning) SendStall(job);
     if (job.phase == Phase::kCleared) SendCleared(name);
   }
 }

@@ -76,6 +76,11 @@ class NodeMachine {
     absl::Time deadline = absl::InfiniteFuture();  // Of attaching, or of the worker's end.
   };
   enum class Phase { kChecking, kConnecting, kPrepared, kRunning, kRemoving, kCleared };
+  struct Stall {
+    std::string report;  // Empty: there is none.
+    bool names_rank = false;
+    absl::Time since;
+  };
   struct Job {
     PrepareOrder order;
     Phase phase = Phase::kChecking;
@@ -88,6 +93,7 @@ class NodeMachine {
     cluster::v1::Stop stop;
     absl::Time terminate_at = absl::InfiniteFuture();
     absl::Time kill_at = absl::InfiniteFuture();
+    Stall stall;
     uint64_t cleared_count = 0;  // Order in which jobs were cleared.
     std::map<int, Rank> ranks;
 
@@ -144,6 +150,7 @@ class NodeMachine {
   void Say(cluster::v1::NodeReport report);
   void SendHello();
   void SendRank(const Rank& rank);
+  void SendStall(const Job& job);
   void SendCleared(const std::string& job);
   void OrderRank(const Job& job, const Rank& rank, node::v1::WorkerOrder order);
   void Write(const Job& job);

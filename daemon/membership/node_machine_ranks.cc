@@ -218,15 +218,20 @@ void NodeMachine::On(const event::ClientFailed& event) {
 }
 
 void NodeMachine::On(const event::Stalled& event) {
-  const Job* job = Find(event.job);
+  Job* job = Find(event.job);
   if (job == nullptr || job->phase != Phase::kRunning) return;
+  job->stall = {event.report, event.names_rank, now_.monotonic - absl::Microseconds(event.age_us)};
+  SendStall(*job);
+}
+
+void NodeMachine::SendStall(const Job& job) {
   cluster::v1::NodeReport report;
   cluster::v1::Stalled& stalled = *report.mutable_stalled();
-  stalled.set_job(event.job);
-  stalled.set_generation(job->order->generation());
-  stalled.set_report(event.report);
-  stalled.set_age_us(event.age_us);
-  stalled.set_names_rank(event.names_rank);
+  stalled.set_job(job.name());
+  stalled.set_generation(job.order->generation());
+  stalled.set_report(job.stall.report);
+  stalled.set_age_us(absl::ToInt64Microseconds(now_.monotonic - job.stall.since));
+  stalled.set_names_rank(job.stall.names_rank);
   Say(std::move(report));
 }
 

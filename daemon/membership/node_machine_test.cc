@@ -320,6 +320,22 @@ TEST_F(NodeMachineTest, Stall_IsPassedOn) {
   EXPECT_TRUE(stalled.names_rank());
 }
 
+TEST_F(NodeMachineTest, Stall_IsToldAgainAfterAReconnect_WithItsAgeOfThen_UntilItIsOver) {
+  RunJob(1);
+  Do(event::Stalled{"j-1", "rank 1 has not called", 10'000'000, true});
+  Do(event::SchedulerDown{});
+  Advance(absl::Seconds(5));
+  Do(event::SchedulerUp{});
+  Welcome();
+  ASSERT_EQ(Reports(NodeReport::kStalled).size(), 1u);
+  EXPECT_EQ(Reports(NodeReport::kStalled)[0].stalled().age_us(), 15'000'000);
+  Do(event::SchedulerDown{});
+  Do(event::Stalled{"j-1", "", 0, false});
+  Do(event::SchedulerUp{});
+  Welcome();
+  EXPECT_TRUE(Reports(NodeReport::kStalled).empty());
+}
+
 TEST_F(NodeMachineTest, Ring_FailsWhileRunning_OperationsFailAndRanksSayWhy) {
   RunJob(1, 2);
   Do(event::RingFailed{"j-1", absl::UnavailableError("the link to node b broke")});

@@ -15,14 +15,6 @@ namespace {
 
 bool Ended(const Rank& rank) { return rank.state() != "pending" && rank.state() != "running"; }
 
-// The report of a node that misses a rank of its own says most.
-std::string StallSentence(const std::map<std::string, Stalled>& stalls) {
-  const auto naming = std::find_if(stalls.begin(), stalls.end(),
-                                   [](const auto& stall) { return stall.second.names_rank(); });
-  const Stalled& shown = (naming == stalls.end() ? stalls.begin() : naming)->second;
-  return Truncated(shown.report(), kMaxReasonBytes);
-}
-
 }  // namespace
 
 void Machine::OnPrepared(Node* node, const Prepared& report) {
@@ -148,18 +140,28 @@ void Machine::OnStalled(Node* node, const Stalled& report) {
   if (report.report().empty()) {
     job->stalls.erase(node->record.name());
   } else {
-    job->stalls[node->record.name()] = report;
-  }
-  job->stall_end = absl::InfiniteDuration();
-  if (job->spec.has_stall_timeout()) {
-    for (const auto& [name, stalled] : job->stalls) {
-      const absl::Duration left =
-          ToDuration(job->spec.stall_timeout()) - absl::Microseconds(stalled.age_us());
-      job->stall_end = std::min(job->stall_end, now_.steady + left);
-    }
+    job->stalls[node->record.name()] = {Truncated(report.report(), kMaxReasonBytes),
+                                        report.names_rank(),
+                                        now_.steady - absl::Microseconds(report.age_us())};
   }
   RefreshReason(job);
   Changed(*job);
+}
+
+// The report of a node that misses a rank of its own says most.
+const Machine::Stall* Machine::ShownStall(const Job& job) {
+  if (job.stalls.empty()) return nullptr;
+  const auto naming = std::find_if(job.stalls.begin(), job.stalls.end(),
+                                   [](const auto& stall) { return stall.second.names_rank; });
+  return &(naming == job.stalls.end() ? job.stalls.begin() : naming)->second;
+}
+
+bool Machine::HasStalledForTooLong(const Job& job) const {
+  if (!job.spec.has_stall_timeout()) return false;
+  const absl::Duration timeout = ToDuration(job.spec.stall_timeout());
+  return std::any_of(job.stalls.begin(), job.stalls.end(), [&](const auto& stall) {
+    return now_.steady - stall.second.since >= timeout;
+  });
 }
 
 void Machine::OnCleared(Node* node, const JobCleared& report) {
@@ -218,7 +220,6 @@ void Machine::BeginStop(Job* job, JobState next, int exit_code, const std::strin
   job->form_end = absl::InfiniteDuration();
   job->run_end = absl::InfiniteDuration();
   job->cause_end = absl::InfiniteDuration();
-  job->stall_end = absl::InfiniteDuration();
   RefreshReason(job);
   Log(absl::StrCat("job stops job=", shown.id(), " next=", JobState_Name(next), " reason=\"",
                    reason, "\""));
@@ -315,8 +316,9 @@ void Machine::RefreshReason(Job* job) {
     reason = absl::StrCat("running: waiting for the daemon of ", NodeList(away), " to come back");
   } else if (state == JOB_STATE_RUNNING && job->started < shown.rank_size()) {
     reason = absl::StrCat("starting: ", job->started, " of ", Counted(shown.rank_size(), "rank"));
-  } else if (state == JOB_STATE_RUNNING && !job->stalls.empty()) {
-    stall = StallSentence(job->stalls);
+  } else if (const Stall* shown_stall = ShownStall(*job);
+             state == JOB_STATE_RUNNING && shown_stall != nullptr) {
+    stall = shown_stall->report;
     reason = absl::StrCat("stalled: ", stall);
   }
   shown.set_stall(stall);

@@ -216,7 +216,7 @@ void Machine::TickJob(Job* job) {
         absl::StrCat("its deadline of ", absl::FormatDuration(ToDuration(job->spec.deadline())),
                      " has passed"));
   }
-  if (job->State() == JOB_STATE_RUNNING && now_.steady >= job->stall_end) {
+  if (job->State() == JOB_STATE_RUNNING && HasStalledForTooLong(*job)) {
     return BeginStop(job, JOB_STATE_FAILED, kExitTimeout,
                      absl::StrCat("it has stalled for its --stall-timeout of ",
                                   absl::FormatDuration(ToDuration(job->spec.stall_timeout())), ": ",

@@ -114,6 +114,11 @@ class Machine {
     std::map<std::string, int> held;  // Job -> slots, from Prepare until it has cleared the job.
     int used = 0;                     // Sum of held.
   };
+  struct Stall {
+    std::string report;
+    bool names_rank = false;
+    absl::Duration since;
+  };
   struct Job {
     v1::JobRecord record;
     ringd::cluster::v1::JobSpec spec;
@@ -124,12 +129,11 @@ class Machine {
     int started = 0;  // Ranks that have a process, or had one.
     int ended = 0;
     int holders = 0;
-    std::map<std::string, ringd::cluster::v1::Stalled> stalls;  // By node; of this generation.
+    std::map<std::string, Stall> stalls;  // By node; of this generation, while its stream stands.
     absl::Duration form_end = absl::InfiniteDuration();
     absl::Duration run_end = absl::InfiniteDuration();
     absl::Duration hold_end = absl::InfiniteDuration();
     absl::Duration cause_end = absl::InfiniteDuration();
-    absl::Duration stall_end = absl::InfiniteDuration();
     absl::Duration retry_at = -absl::InfiniteDuration();
 
     bool Stopping() const {
@@ -180,6 +184,8 @@ class Machine {
   void SetFirstFailure(Job* job, const ringd::cluster::v1::RankUpdate& update,
                        const std::string& node, bool provisional);
   void OnStalled(Node* node, const ringd::cluster::v1::Stalled& report);
+  static const Stall* ShownStall(const Job& job);  // Null: there is none.
+  bool HasStalledForTooLong(const Job& job) const;
   void OnCleared(Node* node, const ringd::cluster::v1::JobCleared& report);
   void FailForNode(Job* job, const Node& node, const std::string& why);
   void BeginStop(Job* job, ringd::cluster::v1::JobState next, int exit_code,

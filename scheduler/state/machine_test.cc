@@ -274,6 +274,26 @@ TEST_F(MachineTest, Stall_IsShown_ByTheNodeThatMissesARank_UntilItIsOver) {
   EXPECT_EQ(h_.State(job), JOB_STATE_RUNNING);
 }
 
+TEST_F(MachineTest, StallTimeout_CountsFromTheFirstNodesStall_WhateverOthersReportLater) {
+  JobSpec spec = MachineHarness::Spec(4);
+  spec.mutable_stall_timeout()->set_seconds(60);
+  const std::string job = RunFour(spec);
+  h_.Stalled(a_, job, "waits for node b", 10, /*names_rank=*/false);
+  h_.Advance(absl::Seconds(40), {a_, b_});
+  h_.Stalled(b_, job, "rank 3 has not called", 10, /*names_rank=*/true);
+  h_.Advance(absl::Seconds(9), {a_, b_});
+  EXPECT_EQ(h_.State(job), JOB_STATE_RUNNING);
+  h_.Advance(absl::Seconds(2), {a_, b_});
+  EXPECT_EQ(h_.State(job), JOB_STATE_FINISHING);
+}
+
+TEST_F(MachineTest, Stall_OfANodeWhoseStreamBroke_IsNotShownUntilItTellsItAgain) {
+  const std::string job = RunFour(MachineHarness::Spec(4));
+  h_.Stalled(b_, job, "rank 3 has not called", 10, /*names_rank=*/true);
+  h_.Apply(NodeDisconnectedEvent{b_});
+  EXPECT_EQ(h_.Shown(job).stall(), "");
+}
+
 TEST_F(MachineTest, StallTimeout_Passed_FailsWith124_AndSaysForWhom) {
   JobSpec spec = MachineHarness::Spec(4);
   spec.mutable_stall_timeout()->set_seconds(20);

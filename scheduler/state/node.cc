@@ -225,6 +225,7 @@ void Machine::On(const NodeDisconnectedEvent& event) {
       }
       continue;
     }
+    job->stalls.erase(node->record.name());  // It tells them again when it is back.
     RefreshReason(job);
     Changed(*job);
   }
