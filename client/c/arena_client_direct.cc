@@ -10,6 +10,7 @@
 #include "client/c/error.h"
 #include "client/c/wait_policy.h"
 #include "common/base/futex.h"
+#include "proto/operations.h"
 
 namespace ringd::client {
 namespace {
@@ -20,8 +21,7 @@ constexpr int64_t kDirectMicros = 50'000;
 // Whether the operation has a number in group 0's own sequence.
 bool IsNumbered(const arena::Descriptor& descriptor) {
   return descriptor.group == 0 && descriptor.operation != Operation::kNoop &&
-         descriptor.operation != Operation::kPlanBucket &&
-         descriptor.operation != Operation::kSend && descriptor.operation != Operation::kRecv;
+         descriptor.operation != Operation::kPlanBucket && !IsMessage(descriptor.operation);
 }
 
 }  // namespace

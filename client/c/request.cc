@@ -7,30 +7,12 @@
 #include "client/c/error.h"
 #include "client/c/signature.h"
 #include "common/base/types.h"
+#include "proto/operations.h"
 
 namespace ringd::client {
 namespace {
 
 constexpr uint64_t kMaxOperationBytes = uint64_t{1} << 47;  // Half of what a Ref can address.
-
-bool Reduces(Operation operation) {
-  return operation == Operation::kAllreduce || operation == Operation::kReduceScatter ||
-         operation == Operation::kReduce;
-}
-
-bool HasRoot(Operation operation) {
-  return operation == Operation::kBroadcast || operation == Operation::kReduce ||
-         operation == Operation::kGather || operation == Operation::kScatter;
-}
-
-bool IsMessage(Operation operation) {
-  return operation == Operation::kSend || operation == Operation::kRecv;
-}
-
-// Groups are made by ArenaClient::AgreeOnGroup; nothing moves.
-bool IsOfGroups(Operation operation) {
-  return operation == Operation::kGroupRegister || operation == Operation::kGroupUnregister;
-}
 
 bool Carries(Operation operation) {
   return operation != Operation::kNoop && operation != Operation::kBarrier &&
@@ -73,13 +55,13 @@ int CheckKind(const ringd_operation& operation, const ringd_info& info) {
   if (operation.reduction >= kReductionCount || reduction == Reduction::kAdasum) {
     return Invalid(operation, "unknown reduction");
   }
-  if (Reduces(kind) != (reduction != Reduction::kNone)) {
-    return Invalid(operation, Reduces(kind) ? "a reduction is needed" : "takes no reduction");
+  if (IsReduction(kind) != (reduction != Reduction::kNone)) {
+    return Invalid(operation, IsReduction(kind) ? "a reduction is needed" : "takes no reduction");
   }
   if (reduction == Reduction::kAverage && operation.dtype == static_cast<uint32_t>(DType::kBool)) {
     return Invalid(operation, "bool has no average; use sum (or) or product (and)");
   }
-  if (Reduces(kind) && (std::isnan(operation.prescale) || std::isnan(operation.postscale))) {
+  if (IsReduction(kind) && (std::isnan(operation.prescale) || std::isnan(operation.postscale))) {
     return Invalid(operation, "a scale factor is not a number");
   }
   const bool is_rank = operation.root >= 0 && operation.root < info.world_size;
@@ -243,7 +225,7 @@ arena::Descriptor DescribeOperation(const ringd_operation& operation) {
     agreed.reduction = 0;
     agreed.ndim = 0;
   }
-  if (!Reduces(kind)) agreed.prescale = agreed.postscale = 1.0;
+  if (!IsReduction(kind)) agreed.prescale = agreed.postscale = 1.0;
   if (!HasRoot(kind)) agreed.root = 0;
   if (kind == Operation::kRecv) agreed.operation = static_cast<uint32_t>(Operation::kSend);
   descriptor.dtype = static_cast<DType>(agreed.dtype);

@@ -14,6 +14,7 @@
 #include "common/base/futex.h"
 #include "common/log/log.h"
 #include "common/status/macros.h"
+#include "proto/operations.h"
 
 namespace ringd::daemon {
 namespace {
@@ -257,7 +258,7 @@ absl::Status Job::SubmitOf(Client* client, RequestPtr request) {
   if (group == groups_.end()) {
     return absl::FailedPreconditionError(absl::StrCat("group ", request->group, " is not there"));
   }
-  if (IsMessage(*request)) {
+  if (IsMessage(request->operation)) {  // It has no place in the group's sequence.
     messages_.Submit(client->local_rank(), std::move(request));
     return absl::OkStatus();
   }

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/engine/arena/sigbus_guard.h"
+#include "proto/operations.h"
 #include "proto/wire.h"
 
 namespace ringd::daemon {

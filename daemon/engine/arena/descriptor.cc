@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/status/macros.h"
+#include "proto/operations.h"
 #include "proto/wire.h"
 
 namespace ringd::daemon {
@@ -28,22 +29,8 @@ bool IsZero(const uint8_t (&bytes)[3]) {
   return std::all_of(std::begin(bytes), std::end(bytes), [](uint8_t byte) { return byte == 0; });
 }
 
-bool Reduces(Operation operation) {
-  return operation == Operation::kAllreduce || operation == Operation::kReduceScatter ||
-         operation == Operation::kReduce;
-}
-
-bool IsMessage(Operation operation) {
-  return operation == Operation::kSend || operation == Operation::kRecv;
-}
-
-bool HasRoot(Operation operation) {
-  return operation == Operation::kBroadcast || operation == Operation::kReduce ||
-         operation == Operation::kGather || operation == Operation::kScatter;
-}
-
 bool MovesData(Operation operation) {
-  return Reduces(operation) || HasRoot(operation) || IsMessage(operation) ||
+  return IsReduction(operation) || HasRoot(operation) || IsMessage(operation) ||
          operation == Operation::kAllgather || operation == Operation::kAlltoall;
 }
 
@@ -229,7 +216,7 @@ Sizes OwnSizes(const Request& request, Sizes sizes, const DescriptorContext& con
 }
 
 void CheckMeaning(const DescriptorContext& context, Request* request) {
-  if (Reduces(request->operation) && !IsReducible(request->dtype, request->reduction)) {
+  if (IsReduction(request->operation) && !IsReducible(request->dtype, request->reduction)) {
     request->rejection = absl::StrCat("there is no ", ReductionName(request->reduction), " of ",
                                       DTypeName(request->dtype));
   } else if ((HasRoot(request->operation) || IsMessage(request->operation)) &&
@@ -397,7 +384,7 @@ absl::StatusOr<std::unique_ptr<Request>> MakeRequest(const arena::Descriptor& de
       if (!status.ok() || descriptor.operation == Operation::kBarrier) break;
       request->dtype = descriptor.dtype;
       request->count = descriptor.count;
-      if (Reduces(descriptor.operation)) {
+      if (IsReduction(descriptor.operation)) {
         request->reduction = descriptor.reduction;
         request->prescale = descriptor.prescale;
         request->postscale = descriptor.postscale;

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/futex.h"
 #include "daemon/engine/arena/client.h"
+#include "proto/operations.h"
 
 namespace ringd::daemon {
 

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
+#include "proto/operations.h"
 
 namespace ringd::daemon {
 namespace {

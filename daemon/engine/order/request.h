@@ -71,14 +71,6 @@ bool SameOperation(const Request& a, const Request& b);
 std::shared_ptr<const Collective> MakeCollective(const std::vector<RequestPtr>& requests,
                                                  const GroupLayout& layout, bool with_description);
 
-// A message between two ranks: it has no place in the group's sequence.
-inline bool IsMessage(const Request& request) {
-  return request.operation == Operation::kSend || request.operation == Operation::kRecv;
-}
-inline bool IsOfGroups(Operation operation) {
-  return operation == Operation::kGroupRegister || operation == Operation::kGroupUnregister;
-}
-
 // Bytes that the operation reduces for each rank: a counter.
 uint64_t ReducedBytes(const Request& request);
 
