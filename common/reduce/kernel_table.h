@@ -11,6 +11,7 @@
 
 #include "common/base/types.h"
 #include "common/reduce/reduce.h"
+#include "common/reduce/wire_dtype.h"
 
 namespace ringd::reduce_internal {
 
@@ -30,10 +31,15 @@ inline constexpr size_t kStreamAlignment = 64;  // The longest vector.
 
 using Kernel = void (*)(const KernelArgs& args);
 
-// Null entries: not reducible.
+// From float32 to what travels, or back. REQUIRES: as NarrowToWire and WidenFromWire.
+using Conversion = void (*)(const void* from, size_t count, void* to);
+
+// Null entries: not reducible, nothing to convert.
 struct KernelTable {
   Kernel plain[kDTypeCount][kReductionCount];   // Every factor is 1.
   Kernel scaled[kDTypeCount][kReductionCount];  // Some factor is not.
+  Conversion narrow[kWireDTypeCount];
+  Conversion widen[kWireDTypeCount];
 };
 
 struct Target {
@@ -53,6 +59,9 @@ extern const KernelTable kNeonKernels;
 
 // Every target in the program, the fastest first; the last one runs everywhere.
 const Target* Targets(size_t* target_count);
+
+// Those in use on this CPU.
+const KernelTable& ActiveKernels();
 
 // Reduce and ReduceStreaming by a given target's kernels.
 void ReduceBy(const KernelTable& kernels, DType dtype, Reduction reduction,

@@ -291,6 +291,9 @@ void ScaledFloats(const KernelArgs& args) {
   RunLoop<Io, Op, 0, FloatScaling<typename Io::D, true>>(args);
 }
 
+// After CopyFew.
+#include "common/reduce/wire_kernels-inl.h"
+
 struct Row {
   Kernel sum;
   Kernel min;
@@ -344,6 +347,7 @@ constexpr KernelTable MakeTable() {
   FillFloat<BFloat16Io>(table, DType::kBFloat16);
   FillFloat<LaneIo<float>>(table, DType::kFloat32);
   FillFloat<LaneIo<double>>(table, DType::kFloat64);
+  FillConversions(table);
   FillRow(
       table.plain[static_cast<size_t>(DType::kBool)],
       {&Plain<BoolIo, MaxOp>, &Plain<BoolIo, MinOp>, &Plain<BoolIo, MaxOp>, &Plain<BoolIo, MinOp>});

@@ -101,6 +101,8 @@ const Target* Targets(size_t* target_count) {
   return kTargets;
 }
 
+const KernelTable& ActiveKernels() { return *ActiveTargetEntry().kernels; }
+
 void ReduceBy(const KernelTable& kernels, DType dtype, Reduction reduction,
               const void* const* inputs, size_t input_count, void* const* outputs,
               size_t output_count, size_t count, const Scaling& scaling, bool stream) {
@@ -139,15 +141,15 @@ bool IsReducible(DType dtype, Reduction reduction) {
 
 void Reduce(DType dtype, Reduction reduction, const void* const* inputs, size_t input_count,
             void* const* outputs, size_t output_count, size_t count, const Scaling& scaling) {
-  reduce_internal::ReduceBy(*reduce_internal::ActiveTargetEntry().kernels, dtype, reduction, inputs,
-                            input_count, outputs, output_count, count, scaling, false);
+  reduce_internal::ReduceBy(reduce_internal::ActiveKernels(), dtype, reduction, inputs, input_count,
+                            outputs, output_count, count, scaling, false);
 }
 
 void ReduceStreaming(DType dtype, Reduction reduction, const void* const* inputs,
                      size_t input_count, void* const* outputs, size_t output_count, size_t count,
                      const Scaling& scaling) {
-  reduce_internal::ReduceBy(*reduce_internal::ActiveTargetEntry().kernels, dtype, reduction, inputs,
-                            input_count, outputs, output_count, count, scaling, true);
+  reduce_internal::ReduceBy(reduce_internal::ActiveKernels(), dtype, reduction, inputs, input_count,
+                            outputs, output_count, count, scaling, true);
 }
 
 const char* ActiveTarget() { return reduce_internal::ActiveTargetEntry().name; }
