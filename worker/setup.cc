@@ -1,14 +1,12 @@
 #include "worker/setup.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <string>
 #include <system_error>
@@ -16,6 +14,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/cpus.h"
 #include "common/base/unix_socket.h"
 #include "common/status/macros.h"
 #include "worker/command.h"
@@ -29,9 +28,7 @@ constexpr mode_t kWorkerUmask = 077;
 
 HostFacts ReadHostFacts(const node::v1::WorkerSpec& spec) {
   HostFacts host;
-  cpu_set_t cpus;
-  if (sched_getaffinity(0, sizeof(cpus), &cpus) == 0)
-    host.usable_cpus = std::max(1, CPU_COUNT(&cpus));
+  host.usable_cpus = UsableCpus();
   if (spec.switch_user()) host.home_directory = HomeDirectory(spec.uid());
   return host;
 }

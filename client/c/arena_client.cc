@@ -1,7 +1,6 @@
 // Life cycle and submission; waiting is in arena_client_wait.cc.
 #include "client/c/arena_client.h"
 
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include "client/c/error.h"
 #include "client/c/plan.h"
 #include "client/c/standalone.h"
+#include "common/base/cpus.h"
 #include "common/base/futex.h"
 
 namespace ringd::client {
@@ -20,12 +20,6 @@ namespace {
 constexpr uint64_t kMinGrowBytes = 64u << 20;  // fallocate takes about 16 ms for it.
 constexpr uint64_t kGrowUnit = 2u << 20;       // A huge page, where the host gives them.
 constexpr size_t kInlineBatch = 8;             // Larger batches are prepared on the heap.
-
-int UsableCpus() {
-  cpu_set_t cpus;
-  if (sched_getaffinity(0, sizeof(cpus), &cpus) != 0) return 1;
-  return CPU_COUNT(&cpus);
-}
 
 bool Overlap(arena::Ref a, uint64_t a_bytes, arena::Ref b, uint64_t b_bytes) {
   return a < b + b_bytes && b < a + a_bytes;

@@ -1,6 +1,5 @@
 #include "client/cli/run_job.h"
 
-#include <sched.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -15,6 +14,7 @@
 #include "client/cli/run/foreground_job.h"
 #include "client/cli/run/interrupts.h"
 #include "client/cli/run/run_directory.h"
+#include "common/base/cpus.h"
 #include "common/status/macros.h"
 
 namespace ringd::cli {
@@ -29,12 +29,6 @@ constexpr absl::Duration kPatience = absl::Minutes(5);
 constexpr int kSignalBase = 128;
 constexpr int kMaxEmbeddedRanks = 4096;  // The most slots of a daemon.
 constexpr int kMinRanksOfAll = 2;
-
-int UsableCores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
-}
 
 // An embedded run has one node, by the host's name; "localhost" means it too.
 absl::Status FitEmbedded(const JobOptions& options, JobSpec* spec) {
@@ -75,7 +69,7 @@ absl::StatusOr<int> Follow(ClusterClient* client, Interrupts* interrupts, const 
 absl::StatusOr<int> RunEmbedded(const ForegroundRun& run, JobRequest request, bool verbose) {
   JobSpec& spec = request.spec;
   RINGD_RETURN_IF_ERROR(FitEmbedded(run.options, &spec));
-  if (const int cores = UsableCores(); spec.ranks() > cores) {
+  if (const int cores = UsableCpus(); spec.ranks() > cores) {
     std::cerr << "ringctl: warning: " << spec.ranks() << " ranks share " << cores
               << (cores == 1 ? " core" : " cores") << "; they will wait for each other\n";
   }
@@ -122,7 +116,7 @@ void TellLeftOut(const std::vector<std::string>& names) {
 absl::StatusOr<int> RunJob(const Settings& settings, ForegroundRun run) {
   const bool embedded = settings.scheduler.empty();
   run.options.environment.all |= embedded;
-  if (run.all_slots) run.options.ranks = std::max(UsableCores(), kMinRanksOfAll);
+  if (run.all_slots) run.options.ranks = std::max(UsableCpus(), kMinRanksOfAll);
   RINGD_ASSIGN_OR_RETURN(JobRequest request,
                          BuildJob(run.options, run.command, CurrentSurroundings()));
   request.spec.set_foreground(true);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/cpus.h"
 #include "common/base/futex.h"
 
 namespace ringd::daemon {
@@ -13,13 +14,6 @@ namespace {
 
 constexpr int64_t kPauseMicros = 2;
 constexpr int64_t kYieldMicros = 200;
-
-int UsableCpus() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
-  return std::max(1, CPU_COUNT(&set));
-}
 
 }  // namespace
 

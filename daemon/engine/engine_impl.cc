@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/cpus.h"
 #include "common/base/fd.h"
 #include "common/base/futex.h"
 #include "common/log/log.h"
@@ -32,11 +33,6 @@ constexpr int64_t kStopUs = 2 * 1'000'000;  // For operations in flight to let g
 uint64_t RandomIncarnation() {
   std::random_device random;
   return (uint64_t{random()} << 32 | random()) | 1;
-}
-
-int UsableCpus() {
-  cpu_set_t cpus;
-  return sched_getaffinity(0, sizeof(cpus), &cpus) == 0 ? CPU_COUNT(&cpus) : 1;
 }
 
 void CloseSockets(RingSockets sockets) {

@@ -3,7 +3,6 @@
 #include <dirent.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <sched.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -16,6 +15,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/base/cpus.h"
 #include "common/base/fd.h"
 #include "common/config/config.h"
 #include "common/process/process.h"
@@ -44,12 +44,6 @@ int CountGpus() {
   int count = 0;
   while (const dirent* entry = readdir(folder.get())) count += entry->d_name[0] != '.';
   return count;
-}
-
-int CountCpus() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
 void AddOptions(Config& config, Options& o) {
@@ -186,7 +180,7 @@ std::string LocalAddressTowards(const HostPort& peer) {
 absl::StatusOr<int> ParseSlots(const std::string& slots) {
   if (slots.empty()) {
     const int gpus = CountGpus();
-    return gpus > 0 ? gpus : CountCpus();
+    return gpus > 0 ? gpus : UsableCpus();
   }
   int count = 0;
   if (!absl::SimpleAtoi(slots, &count) || count < 1 || count > kMaxRanksOfNode) {
