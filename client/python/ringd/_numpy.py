@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from . import _combined, _core, _ops
 from ._handles import Handle
-from ._ops import Buffer, Request
+from ._ops import NO_OPTIONS, Buffer, Request
 from ._process_sets import ProcessSet, global_process_set, group_of
 from ._types import ReduceOp, dtype_code
 
@@ -131,6 +131,30 @@ def _allreduce(
     return _reduction(source, target, op, name, (prescale, postscale), process_set, weight)
 
 
+def _run_short(source: Any, out: Any, op: int) -> Any:
+    """COLLECTIVE: `allreduce` of plain arrays, without options. None: it takes the long way."""
+    if source.__class__ is not np.ndarray:
+        return None
+    shape, dtype = source.shape, source.dtype
+    code = _DTYPE_CODES.get(dtype)
+    if code is None:
+        return None
+    if out is not source:
+        flags = source.flags
+        if not (flags.c_contiguous and flags.aligned):
+            return None
+        if out is None:
+            out = np.empty(shape, dtype)
+        elif out.__class__ is not np.ndarray or out.shape != shape or out.dtype != dtype:
+            return None
+    if not out.flags.carray:
+        return None
+    pointer = _core_address(source.__array_struct__)
+    target = pointer if out is source else _core_address(out.__array_struct__)
+    keep = (source, out)
+    return out if _ops.run_allreduce(pointer, target, source.size, shape, code, op, keep) else None
+
+
 def allreduce_async(
     tensor: ArrayLike,
     op: int = ReduceOp.Average,
@@ -178,6 +202,11 @@ def allreduce(
             weights are 0.
         out: array for the result. May be `tensor` itself.
     """
+    options = (name, weight, process_set, prescale_factor, postscale_factor)
+    if options == NO_OPTIONS:
+        result = _run_short(tensor, out, op)
+        if result is not None:
+            return result
     return _ops.run(
         _allreduce(tensor, op, name, prescale_factor, postscale_factor, process_set, out, weight)
     )
@@ -208,6 +237,9 @@ def allreduce_(
     weight: float | None = None,
 ) -> np.ndarray[Any, Any]:
     """`allreduce` in place. Returns `tensor`."""
+    options = (name, weight, process_set, prescale_factor, postscale_factor)
+    if options == NO_OPTIONS and _run_short(tensor, tensor, op) is not None:
+        return tensor
     array, target = _in_place(tensor)
     factors = (prescale_factor, postscale_factor)
     return _ops.run(_reduction(array, target, op, name, factors, process_set, weight))

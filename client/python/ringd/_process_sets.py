@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -154,6 +155,11 @@ def forget_all() -> None:
     _registered.clear()
 
 
+@functools.lru_cache(maxsize=8)
+def _all_ranks(rank: int, size: int) -> Group:
+    return Group(0, rank, size, None)
+
+
 def group_of(process_set: ProcessSet) -> Group:
     """The group of a set that this rank runs an operation in.
 
@@ -161,8 +167,7 @@ def group_of(process_set: ProcessSet) -> Group:
     not a member.
     """
     if process_set is global_process_set:
-        rank, size = _core.info()[:2]
-        return Group(0, rank, size, None)
+        return _all_ranks(*_core.info()[:2])
     if not isinstance(process_set, ProcessSet):
         raise TypeError(f"process_set is a {type(process_set).__name__}, not a ProcessSet")
     number = process_set.process_set_id

@@ -8,6 +8,8 @@ import enum
 class ReduceOp(enum.IntEnum):
     """How the ranks' tensors become one."""
 
+    __hash__ = int.__hash__  # Enum's is Python, and slow.
+
     Average = 1
     Sum = 2
     Min = 3

@@ -101,6 +101,29 @@ def test_in_place_and_out_return_the_given_array():
     assert ringd.allgather(x, out=gathered) is gathered
 
 
+def test_errors_are_the_same_every_time():
+    bools, floats = np.ones(2, bool), np.ones(2, np.float32)
+    frozen = floats.copy()
+    frozen.flags.writeable = False
+    swapped = floats.astype(floats.dtype.newbyteorder())
+    for _ in range(3):  # The first call of a kind takes another way than later ones.
+        for op in [ringd.Sum, ringd.Average]:
+            assert ringd.allreduce(floats, op).tolist() == [1, 1]
+        assert ringd.allreduce_(bools, ringd.Sum) is bools
+        for call, text in [
+            (lambda: ringd.allreduce(bools, ringd.Average), "bool has no average"),
+            (lambda: ringd.allreduce(floats, 99), "op 99 is not one of"),
+            (lambda: ringd.allreduce(floats, []), r"op \[\] is not one of"),
+            (lambda: ringd.allreduce_(frozen, ringd.Sum), "read-only"),
+            (lambda: ringd.allreduce(floats, ringd.Sum, out=frozen), "read-only"),
+            (lambda: ringd.allreduce(floats, ringd.Sum, out=np.ones(3)), "but the result is"),
+            (lambda: ringd.allreduce(swapped, ringd.Sum), "foreign byte order"),
+            (lambda: ringd.allreduce(floats + 0j, ringd.Sum), "dtype complex64 is not supported"),
+        ]:
+            with pytest.raises(ValueError, match=text):
+                call()
+
+
 def test_handles_are_polled_and_synchronized_once():
     x = np.ones(3)
     handle = ringd.allreduce_async(x, op=ringd.Sum)

@@ -120,17 +120,45 @@ def test_arena_tensor_can_be_a_parameter(job):
 
 def test_write_behind_autograd_is_an_error_of_backward(job):
     x = torch.ones(3, requires_grad=True)
-    y = x * 2
-    z = (y * y).sum()
-    rt.allreduce_(y)
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        z.backward()
+    for change in [rt.allreduce_, rt.allreduce_, lambda y: rt.allreduce(y.detach(), out=y)]:
+        y = x * 2
+        z = (y * y).sum()
+        change(y)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            z.backward()
 
 
 def test_inference_tensors_are_taken(job):
     with torch.inference_mode():
         tensor = torch.ones(2)
         assert rt.allreduce_(tensor, op=rt.Sum).tolist() == [1, 1]
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested")
+def test_tensors_of_every_kind_are_told_apart_every_time(job):
+    x = torch.arange(6.0).reshape(2, 3)
+    for _ in range(3):  # The first call of a kind takes another way than later ones.
+        for given in [
+            x,
+            x.T,
+            x[:, 1:],
+            torch.nn.Parameter(x),
+            x[:0],
+            x[0, 1],
+            torch.complex(x, x).conj().imag,
+        ]:
+            result = rt.allreduce(given.detach(), rt.Sum)
+            assert result.is_contiguous() and torch.equal(result, given)
+        for call, text in [
+            (lambda: rt.allreduce_(x.T, rt.Sum), "not contiguous"),
+            (lambda: rt.allreduce(x, rt.Sum, out=x[0]), "but the result is"),
+            (lambda: rt.allreduce(x.to_sparse(), rt.Sum), "layout torch.sparse"),
+            (lambda: rt.allreduce(x.to("meta"), rt.Sum), "on meta"),
+            (lambda: rt.allreduce(torch.complex(x, x), rt.Sum), "complex64 is not supported"),
+            (lambda: rt.allreduce(torch.nested.nested_tensor([x]), rt.Sum), "nested tensor"),
+        ]:
+            with pytest.raises(ValueError, match=text):
+                call()
 
 
 @pytest.mark.filterwarnings("ignore:Using backward")

@@ -21,10 +21,18 @@ import torch
 
 from .. import _combined, _ops
 from .._handles import Handle
-from .._ops import Buffer, Request
+from .._ops import NO_OPTIONS, Buffer, Request
 from .._process_sets import Group, ProcessSet, global_process_set, group_of
 from .._types import ReduceOp, dtype_code
-from ._tensors import InPlace, Target, buffer_of, contiguous_source
+from ._tensors import (
+    InPlace,
+    Target,
+    buffer_of,
+    code_of,
+    contiguous_source,
+    mark_written,
+    short_address,
+)
 
 
 def member_names(tensors: Sequence[Any], name: str | None) -> list[str | None]:
@@ -105,6 +113,26 @@ def _in_place_request(
     return _reduction(target.tensor, target, op, name, factors, process_set, weight)
 
 
+def run_short(source: Any, out: Any, op: int) -> Any:
+    """COLLECTIVE: `allreduce` of plain tensors, without options. None: it takes the long way."""
+    pointer = short_address(source)
+    if pointer is None:
+        return None
+    shape, dtype = source.shape, source.dtype
+    result = torch.empty_like(source) if out is None else out
+    target = pointer
+    if out is not source:
+        target = short_address(result)
+        if target is None or result.dtype != dtype or result.shape != shape:
+            return None
+    count, keep = source.numel(), (source, result)
+    if not _ops.run_allreduce(pointer, target, count, shape, code_of(dtype), op, keep):
+        return None
+    if out is not None:
+        mark_written(out)
+    return result
+
+
 def allreduce_async(
     tensor: torch.Tensor,
     op: int = ReduceOp.Average,
@@ -144,6 +172,9 @@ def allreduce_(
     weight: float | None = None,
 ) -> torch.Tensor:
     """`allreduce` in place, of a contiguous tensor. Returns `tensor`."""
+    options = (name, weight, process_set, prescale_factor, postscale_factor)
+    if options == NO_OPTIONS and run_short(tensor, tensor, op) is not None:
+        return tensor
     factors = (prescale_factor, postscale_factor)
     return _ops.run(_in_place_request(tensor, op, name, *factors, process_set, weight))
 

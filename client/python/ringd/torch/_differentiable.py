@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from .. import _core, _ops
+from .._ops import NO_OPTIONS
 from .._process_sets import ProcessSet, global_process_set
 from .._types import ReduceOp
 from . import _collectives
@@ -123,8 +124,14 @@ def allreduce(
                 wire, op, name, prescale_factor, postscale_factor, process_set, weight
             ),
         )
+    has_gradient = _has_gradient(tensor, out)
+    asked = (name, weight, process_set, prescale_factor, postscale_factor)
+    if asked == NO_OPTIONS and not has_gradient:
+        result = _collectives.run_short(tensor, out, op)
+        if result is not None:
+            return result
     options = (op, name, prescale_factor, postscale_factor, process_set)
-    if not _has_gradient(tensor, out):
+    if not has_gradient:
         return _ops.run(_collectives.allreduce_request(tensor, *options, weight, out))
     if weight is not None or op == ReduceOp.Adasum:
         raise ValueError("Adasum and weighted averages have no gradient: .detach() the input")

@@ -72,6 +72,24 @@ def mark_written(tensor: torch.Tensor) -> None:
         increment_version(tensor)
 
 
+_PLAIN_CLASSES = (torch.Tensor, torch.nn.Parameter)
+
+
+def short_address(tensor: Any) -> int | None:
+    """Where a plain tensor's elements lie; None for all other objects, and empty ones."""
+    if (
+        tensor.__class__ in _PLAIN_CLASSES
+        and tensor.dtype in _DTYPE_CODES  # Not complex, so it is no conjugate.
+        and tensor.is_cpu
+        and tensor.layout is torch.strided
+        and not tensor.is_nested
+        and tensor.is_contiguous()
+        and not tensor.is_neg()
+    ):
+        return tensor.data_ptr() or None
+    return None
+
+
 class Target:
     """Where a result goes: a new tensor, or one of the caller's (`tensor` is its memory, kept)."""
 
