@@ -24,11 +24,28 @@ FakeClient::FakeClient(uint64_t bytes)
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
   if (data == MAP_FAILED) abort();
   data_ = static_cast<std::byte*>(data);
+  WriteHeader();
+}
+
+FakeClient::~FakeClient() { munmap(data_, bytes_); }
+
+void FakeClient::Renew() {
+  if (madvise(data_, bytes_, MADV_REMOVE) != 0) abort();
+  WriteHeader();
+  next_offset_ = kOffsets.slab;
+  head_ = 0;
+  serial_ = 0;
+  next_slot_ = 0;
+  numbers_.assign(arena::kSlotCount, 0);
+  doorbell_.reset();
+}
+
+void FakeClient::WriteHeader() {
   arena::ArenaHeader* constants = header();
   constants->magic = arena::kMagic;
   constants->layout_version = arena::kLayoutVersion;
   constants->header_bytes = arena::kHeaderBytes;
-  constants->segment_bytes = bytes;
+  constants->segment_bytes = bytes_;
   constants->queue_offset = kOffsets.queue;
   constants->slots_offset = kOffsets.slots;
   constants->errors_offset = kOffsets.errors;
@@ -36,8 +53,6 @@ FakeClient::FakeClient(uint64_t bytes)
   constants->slot_count = arena::kSlotCount;
   constants->error_record_count = arena::kErrorRecordCount;
 }
-
-FakeClient::~FakeClient() { munmap(data_, bytes_); }
 
 ArenaSegment FakeClient::Segment() const { return {dup(fd_.get()), bytes_}; }
 

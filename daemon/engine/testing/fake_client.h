@@ -37,6 +37,9 @@ class FakeClient {
   FakeClient(const FakeClient&) = delete;
   FakeClient& operator=(const FakeClient&) = delete;
 
+  // As it was made: header, and zeros. REQUIRES: nobody serves it.
+  void Renew();
+
   // Hands it to the engine as `arena` of the rank.
   absl::Status Attach(Engine* engine, const std::string& job, int rank, uint64_t arena = 1);
   // A duplicate of the memfd, owned by the caller.
@@ -85,10 +88,12 @@ class FakeClient {
   bool IsPoisoned() const { return header()->poison.load() != 0; }
   Result PoisonResult() const;
 
+  uint64_t bytes() const { return bytes_; }
   arena::ArenaHeader* header() const { return reinterpret_cast<arena::ArenaHeader*>(data_); }
   int fd() const { return fd_.get(); }
 
  private:
+  void WriteHeader();
   arena::Slot* slot(uint32_t index) const;
   Result ReadResult(uint32_t code, uint32_t serial) const;
 
