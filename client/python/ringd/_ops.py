@@ -55,14 +55,15 @@ Allocate = Callable[[tuple[int, ...]], Buffer]
 Finish = Callable[[], Any]
 
 _MAX_SITES = 10_000
+_OURS = ("ringd", "horovod.", "torch.")
 # By the caller's code and instruction; the code object is kept, so that its id stays its own.
 _sites: dict[tuple[int, int], tuple[CodeType, str]] = {}
 
 
 def call_site(depth: int = 1) -> str | None:
-    """`train.py:41`: the line outside of our packages that called it. For messages only.
+    """`train.py:41`: the user's line that called us, PyTorch between or not. For messages only.
 
-    depth: the first frame that may be outside.
+    depth: of the first frame that may be the user's.
     """
     frame: FrameType | None = sys._getframe(depth)
     while frame is not None:
@@ -70,7 +71,7 @@ def call_site(depth: int = 1) -> str | None:
         known = _sites.get((id(code), instruction))
         if known is not None:
             return known[1]
-        if not frame.f_globals.get("__name__", "").startswith(("ringd", "horovod.")):
+        if not frame.f_globals.get("__name__", "").startswith(_OURS):
             if len(_sites) > _MAX_SITES:
                 _sites.clear()
             site = f"{os.path.basename(code.co_filename)}:{frame.f_lineno}".replace("\0", "")

@@ -18,6 +18,11 @@ Finish = Callable[[], None]
 _LONG_COPY_BYTES = 64 << 10
 
 
+# Of one operation that is over when it has been submitted.
+_OVER = [0]
+_NOTHING_LEFT = [None]
+
+
 class GroupBase(dist.ProcessGroup):
     """A process group without operations. Its names are those that PyTorch's C++ calls."""
 
@@ -139,6 +144,8 @@ class GroupBase(dist.ProcessGroup):
         options: Any = None,
         nbytes: int = 0,
     ) -> RingdWork:
+        if handles == _OVER and finish == _NOTHING_LEFT and self._coalesced is None:
+            return RingdWork.over(outputs, self._completer)
         work = RingdWork(
             [handle for handle in handles if handle],
             [step for step in finish if step is not None],

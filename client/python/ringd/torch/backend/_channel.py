@@ -5,49 +5,25 @@ from __future__ import annotations
 import array
 import ctypes
 import functools
-import os
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 from ... import _core
 from ..._errors import RingdError
+from ..._ops import call_site
 from ..._types import DTYPE_BYTES, Operation
 from ._work import RingdWork, in_callback
 
-# Their frames are skipped where a message names the line that called.
-_OURS = ("ringd.", "torch.")
 SEND = 14  # Operations by number.
 RECV = 15
-_MAX_FRAMES = 12
-_MAX_SITES = 10_000
+_SITE_DEPTH = 2  # Of `submit`: whose methods C++ calls, too.
 _OVER = 0  # In place of a handle: the operation is over.
 
 _core_submit = _core.submit
+_core_run = _core.run
 # Groups of some of the ranks, and messages between two.
 HAS_GROUPS = hasattr(_core, "group_register")
-_sites: dict[tuple[Any, int], str | None] = {}
-
-
-def _call_site() -> str | None:
-    """`train.py:41`: the line outside of PyTorch and ringd that called. For messages only."""
-    frame = sys._getframe(3)
-    for _ in range(_MAX_FRAMES):
-        if frame is None:
-            return None
-        if not frame.f_globals.get("__name__", "").startswith(_OURS):
-            key = (frame.f_code, frame.f_lineno)
-            site = _sites.get(key)
-            if site is None:
-                if len(_sites) > _MAX_SITES:
-                    _sites.clear()
-                site = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
-                _sites[key] = site = site.replace("\0", "")
-            return site
-        frame = frame.f_back
-    return None
 
 
 @functools.lru_cache(maxsize=1024)
@@ -90,6 +66,7 @@ class Channel:
         reduction: int = 0,
         root: int = 0,
         counts: bytes | None = None,
+        awaited: bool = False,
     ) -> int:
         """Submits one operation on memory that stays as it is until the handle has been waited for.
 
@@ -101,6 +78,7 @@ class Channel:
             reduction: by its number.
             root: rank in the channel.
             counts: elements of each rank, see ringd.h.
+            awaited: the caller waits at once; 0 if it is over already.
         """
         if self._local:
             if source != target and target_count:
@@ -116,7 +94,8 @@ class Channel:
         with self.order:
             if self._second_stage is not None:
                 self.finish_stages()
-            return _core_submit(
+            submit = _core_run if awaited else _core_submit
+            return submit(
                 operation,
                 code,
                 reduction,
@@ -128,7 +107,7 @@ class Channel:
                 (source_count,),
                 counts,
                 None,
-                _call_site(),
+                call_site(_SITE_DEPTH),
                 1.0,
                 1.0,
                 0,
@@ -158,7 +137,7 @@ class Channel:
             (count,),
             None,
             None,
-            _call_site(),
+            call_site(_SITE_DEPTH),
             1.0,
             1.0,
             tag,

@@ -15,12 +15,12 @@ from ._channel import HAS_GROUPS, RECV, SEND, counts_of, even_counts
 from ._work import RingdWork
 
 _RedOpType = dist.ReduceOp.RedOpType
-_REDUCTIONS = {
-    _RedOpType.SUM: int(ReduceOp.Sum),
-    _RedOpType.AVG: int(ReduceOp.Average),
-    _RedOpType.MIN: int(ReduceOp.Min),
-    _RedOpType.MAX: int(ReduceOp.Max),
-    _RedOpType.PRODUCT: int(ReduceOp.Product),
+_REDUCTIONS = {  # By value: hashing the enumeration's members takes longer than all else here.
+    _RedOpType.SUM.value: int(ReduceOp.Sum),
+    _RedOpType.AVG.value: int(ReduceOp.Average),
+    _RedOpType.MIN.value: int(ReduceOp.Min),
+    _RedOpType.MAX.value: int(ReduceOp.Max),
+    _RedOpType.PRODUCT.value: int(ReduceOp.Product),
 }
 _AVERAGE = int(ReduceOp.Average)
 _NO_ANY_SOURCE = "receiving from any rank is not available in this version of ringd: name a sender"
@@ -36,9 +36,10 @@ Tensors = Sequence[torch.Tensor]
 def _reduction(options: Any, dtype: torch.dtype) -> int:
     """The number of the reduction that options ask for; they may be a ReduceOp themselves."""
     asked = dist.ReduceOp.SUM if options is None else getattr(options, "reduceOp", options)
-    number = _REDUCTIONS.get(getattr(asked, "op", asked))
+    kind = getattr(asked, "op", asked)
+    number = _REDUCTIONS.get(getattr(kind, "value", None))
     if number is None:
-        name = getattr(getattr(asked, "op", asked), "name", asked)
+        name = getattr(kind, "name", asked)
         raise ValueError(f"ReduceOp {name}: ringd has SUM, AVG, MIN, MAX and PRODUCT")
     if number == _AVERAGE and dtype == torch.bool:
         raise ValueError("bool has no average: use SUM (or) or PRODUCT (and)")
@@ -52,6 +53,11 @@ def _one(tensors: Any, what: str) -> Any:
     if len(tensors) != 1:
         raise ValueError(f"{what} takes one tensor a rank, not {len(tensors)}")
     return tensors[0]
+
+
+def _is_awaited(options: Any) -> bool:
+    """Whether the caller waits at once; PyTorch tells since 2.6."""
+    return getattr(options, "asyncOp", None) is False
 
 
 def _root(options: Any) -> int:
@@ -86,6 +92,7 @@ class RingdProcessGroup(GroupBase):
             start,
             count,
             _reduction(options, memory.dtype),
+            awaited=_is_awaited(options),
         )
         return handle, finish, memory
 
@@ -212,7 +219,15 @@ class RingdProcessGroup(GroupBase):
         code, width = _memory.code_to_move(memory.dtype)
         start, count = memory.data_ptr(), memory.numel() * width
         handle = self._channel.submit(
-            Operation.BROADCAST, code, start, count, start, count, 0, root
+            Operation.BROADCAST,
+            code,
+            start,
+            count,
+            start,
+            count,
+            0,
+            root,
+            awaited=_is_awaited(opts),
         )
         return self._work([handle], [finish], memory, [tensor], opts, tensor.nbytes)
 

@@ -40,9 +40,15 @@ class RingdWork(dist.Work):
     in flight, whether or not the caller keeps the Work. Thread-safe.
     """
 
+    # As long as an object has not its own.
+    _error: Exception | None = None
+    _over = False
+    _future: torch.futures.Future | None = None
+    source = -1
+
     def __init__(
         self,
-        handles: list[int],
+        handles: Sequence[int],
         finish: Sequence[Callable[[], None]],
         keep: Any,
         outputs: Any,
@@ -59,10 +65,13 @@ class RingdWork(dist.Work):
         self._completer = completer
         self._copies = copies
         self._lock = _new_lock()
-        self._error: Exception | None = None
-        self._over = False
-        self._future: torch.futures.Future | None = None
-        self.source = -1
+
+    @classmethod
+    def over(cls, outputs: Any, completer: Completer) -> RingdWork:
+        """One that is over, successfully."""
+        work = cls((), (), None, outputs, -1, completer, False)
+        work._over = True
+        return work
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Blocks until it is over. Raises what went wrong, as often as it is called."""
