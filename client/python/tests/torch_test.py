@@ -1,6 +1,7 @@
 """Parts of ringd.torch that need no other rank; tests/torch has the rest."""
 
 import gc
+import inspect
 import subprocess
 import sys
 import warnings
@@ -33,6 +34,25 @@ def test_ringd_torch_has_every_name_of_ringd():
     # `rt._ops` and the like are not names for users.
     assert set(ringd.__all__) <= set(rt.__all__)
     assert all(hasattr(rt, name) for name in rt.__all__)
+
+
+def parameters_of(function):
+    return [(p.name, p.default) for p in inspect.signature(function).parameters.values()]
+
+
+# Written out twice, so that editors show them; they may not drift apart.
+@pytest.mark.parametrize("name", sorted(set(ringd.__all__) & set(rt.__all__)))
+def test_signatures_are_those_of_ringd_and_of_the_synchronous_form(name):
+    other = getattr(rt, name)
+    if not inspect.isfunction(other) or name in ("empty", "recv", "recv_async"):  # dtype=
+        return
+    assert [p for p in parameters_of(other) if p[0] != "compression"] == parameters_of(
+        getattr(ringd, name)
+    )
+    for suffix in ["_async", "_async_"]:
+        base = name.removesuffix(suffix) + suffix[6:]
+        if name.endswith(suffix) and hasattr(rt, base):
+            assert parameters_of(getattr(ringd, base)) == parameters_of(getattr(ringd, name))
 
 
 def test_buckets_are_filled_from_the_last_parameter_on():
