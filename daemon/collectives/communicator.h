@@ -11,6 +11,7 @@
 
 #include "common/base/types.h"
 #include "common/reduce/reduce.h"
+#include "common/reduce/wire_dtype.h"
 #include "proto/arena.h"
 
 namespace ringd::daemon {
@@ -67,6 +68,7 @@ struct Collective {
   Operation operation = Operation::kInvalid;
   DType dtype = DType::kInvalid;
   Reduction reduction = Reduction::kNone;
+  WireDType wire = WireDType::kSame;  // allreduce: between nodes. One node alone doesn't narrow.
   Scaling scaling;
   int root = 0;
   uint64_t count = 0;

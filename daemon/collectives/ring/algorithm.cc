@@ -1,6 +1,7 @@
 #include "daemon/collectives/ring/algorithm.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/reduce/wire_dtype.h"
 #include "common/status/macros.h"
 
 namespace ringd::daemon {
@@ -15,6 +16,12 @@ absl::Status CheckReduction(const Collective& collective) {
   if (IsReducible(collective.dtype, collective.reduction)) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("no ", ReductionName(collective.reduction), " of ",
                                                  DTypeName(collective.dtype)));
+}
+
+absl::Status CheckWire(const Collective& collective) {
+  if (CanNarrow(collective.dtype, collective.wire)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(DTypeName(collective.dtype), " can't travel as ",
+                                                 WireDTypeName(collective.wire)));
 }
 
 absl::Status CheckCounts(const Collective& collective, uint64_t expected) {
@@ -65,6 +72,7 @@ absl::Status Check(const GroupLayout& layout, const Collective& collective) {
   }
   switch (collective.operation) {
     case Operation::kAllreduce:
+      RINGD_RETURN_IF_ERROR(CheckWire(collective));
       return CheckReduction(collective);
     case Operation::kReduceScatter:
       RINGD_RETURN_IF_ERROR(CheckReduction(collective));
@@ -94,7 +102,9 @@ absl::StatusOr<std::unique_ptr<RingAlgorithm>> MakeRingAlgorithm(const GroupLayo
   RINGD_RETURN_IF_ERROR(Check(layout, collective));
   switch (collective.operation) {
     case Operation::kAllreduce:
-      return MakeRingAllreduce(layout, collective, scratch);
+      return collective.wire == WireDType::kSame
+                 ? MakeRingAllreduce(layout, collective, scratch)
+                 : MakeRingNarrowAllreduce(layout, collective, scratch);
     case Operation::kReduceScatter:
       return MakeRingReduceScatter(layout, collective, scratch);
     case Operation::kAllgather:

@@ -56,6 +56,7 @@ struct RingScratch {
   AlignedBuffer received{kRingPieceBytes};
   AlignedBuffer local{kRingPieceBytes};
   AlignedBuffer fold{kRingPieceBytes};
+  AlignedBuffer wide{kRingPieceBytes};
 };
 
 // INVALID_ARGUMENT: the collective can't be carried out; the message says why.
@@ -67,6 +68,9 @@ absl::StatusOr<std::unique_ptr<RingAlgorithm>> MakeRingAlgorithm(const GroupLayo
 std::unique_ptr<RingAlgorithm> MakeRingAllreduce(const GroupLayout& layout,
                                                  const Collective& collective,
                                                  RingScratch* scratch);
+std::unique_ptr<RingAlgorithm> MakeRingNarrowAllreduce(const GroupLayout& layout,
+                                                       const Collective& collective,
+                                                       RingScratch* scratch);
 std::unique_ptr<RingAlgorithm> MakeRingReduceScatter(const GroupLayout& layout,
                                                      const Collective& collective,
                                                      RingScratch* scratch);

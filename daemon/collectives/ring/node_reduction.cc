@@ -10,7 +10,9 @@ namespace {
 
 // 2^-k <= 1 / divisor.
 double EarlyFactor(const Collective& collective) {
-  if (collective.dtype != DType::kFloat16 || collective.reduction != Reduction::kAverage ||
+  const bool is_half =
+      collective.dtype == DType::kFloat16 || collective.wire == WireDType::kFloat16;
+  if (!is_half || collective.reduction != Reduction::kAverage ||
       !(collective.scaling.divisor > 1)) {
     return 1.0;
   }

@@ -16,8 +16,9 @@ namespace ringd::daemon {
 // Ranges are bytes of the tensor, whole elements, at most kRingPieceBytes.
 //
 // Scaling: each input's prescale when the node's inputs are summed, postscale and divisor with the
-// last node's sum. Averages of float16 also take a power of two from the last step to the first, so
-// that sums stay in range; that power changes no bit but those of subnormal numbers.
+// last node's sum. Averages of float16, and those that travel as it, also take a power of two from
+// the last step to the first, so that sums stay in range; that power changes no bit but those of
+// subnormal numbers.
 //
 // Ownership: the collective and the scratch memory outlive it.
 // Thread-bound: the communicator's.

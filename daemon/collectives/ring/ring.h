@@ -32,6 +32,8 @@ using RingFailure = std::function<void(const Outcome&)>;
 // 16-bit floats: f32 on the node, rounded once a hop; averages of float16 are scaled by a power of
 // two before the sum, so that it can't overflow, and divided at the end.
 //
+// Collective::wire: one more rounding of the sum a hop, and one of the result, to that type.
+//
 // Arguments that can't be carried out (average of bool, a reduction without kernels, in-place
 // alltoall over 64 MB) fail with kInvalidArgument on all nodes.
 //
