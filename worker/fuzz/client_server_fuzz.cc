@@ -17,7 +17,7 @@
 #include "common/base/fd.h"
 #include "common/base/unix_socket.h"
 #include "common/fuzz/fuzz.h"
-#include "common/log/log.h"
+#include "common/fuzz/quiet.h"
 #include "proto/arena.h"
 #include "proto/attach.h"
 #include "worker/client_server.h"
@@ -139,8 +139,7 @@ std::vector<FuzzBytes> FuzzSeeds() {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace ringd;
-  static const bool quiet = SetLogLevels("off").ok();
-  FuzzCheck(quiet, "no such level");
+  QuietLogs();
   static Server& server = *new Server;
   FuzzInput input(data, size);
   std::array<UniqueFd, kConnections> sockets;

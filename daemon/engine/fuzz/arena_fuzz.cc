@@ -1,5 +1,5 @@
-// A whole job of two ranks over their arenas and shared segment, in one thread: rank 0 keeps to the
-// protocol, whatever rank 1 writes where it can write.
+// A whole job of three ranks over their arenas and shared segment, in one thread: ranks 0 and 2
+// keep to the protocol, whatever rank 1 writes where it can write.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -14,7 +14,7 @@
 #include "common/base/fd.h"
 #include "common/base/futex.h"
 #include "common/fuzz/fuzz.h"
-#include "common/log/log.h"
+#include "common/fuzz/quiet.h"
 #include "daemon/collectives/local.h"
 #include "daemon/collectives/slice_pool.h"
 #include "daemon/engine/job.h"
@@ -34,6 +34,9 @@ constexpr size_t kMaxCommands = 200;
 constexpr int kMaxIdlePolls = 5000;  // A full queue takes 256 rounds.
 constexpr uint64_t kHoldBytes = 4096;
 constexpr uint64_t kIncarnation = 5;
+constexpr int kRanks = 3;
+constexpr int kHonestRanks[] = {0, 2};
+constexpr int kLiar = 1;
 
 enum Command : uint8_t {
   kHonestSubmit,
@@ -58,26 +61,26 @@ enum Command : uint8_t {
 
 // Memory that is mapped once for all inputs: making an arena takes milliseconds.
 struct Memory {
-  FakeClient honest, liar, further;
+  FakeClient clients[kRanks];  // By rank.
+  FakeClient further;
 };
 
 class World {
  public:
   explicit World(FuzzInput* input) : input_(*input), pool_(1) {
-    for (FakeClient* client : {&memory().honest, &memory().liar, &memory().further}) {
-      client->Renew();
-    }
-    honest_data_ = honest().Allocate(kHoldBytes);
+    for (FakeClient& client : memory().clients) client.Renew();
+    for (const int rank : kHonestRanks) honest_data_ = client(rank).Allocate(kHoldBytes);
     daemon::JobGeneration generation;
     generation.job = "job";
     generation.generation = 1;
-    generation.layout.nodes = {{"node-a", 0, 2}};
+    generation.layout.nodes = {{"node-a", 0, kRanks}};
     job_ = std::make_unique<Job>(generation, Local(generation.layout), &loop_, kIncarnation,
                                  MakeEvents());
-    Attach(0, 1, honest());
-    Attach(1, arena_, liar());
+    for (int rank = 0; rank < kRanks; ++rank) {
+      FuzzCheck(Attach(rank, 1), "a sound arena is refused");
+    }
     segment_fd_.reset(*job_->ShareSegment());
-    segment_bytes_ = segment::SegmentBytes(2);
+    segment_bytes_ = segment::SegmentBytes(kRanks);
     void* const base =
         mmap(nullptr, segment_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, segment_fd_.get(), 0);
     FuzzCheck(base != MAP_FAILED, "no shared segment");
@@ -91,15 +94,14 @@ class World {
 
   void Run() {
     for (size_t i = 0; i < kMaxCommands && !input_.empty(); ++i) Do(input_.Take<uint8_t>());
-    Settle("a job that is never done with what it has got");
-    FuzzCheck(failed_ || !honest().IsPoisoned(), "the honest rank was cut off");
-    CheckCanary();
+    Poll("a job that is never done with what it has got");
+    for (const int rank : kHonestRanks) CheckHonest(client(rank));
     daemon::Outcome over;
     over.code = arena::Code::kUnavailable;
     over.message = "over";
     job_->Remove(over);
     OpenGroups();
-    Settle("a job that is never removed");
+    Poll("a job that is never removed");
     FuzzCheck(job_->removed(), "removed, but buffers are in use");
   }
 
@@ -108,8 +110,8 @@ class World {
     static Memory& memory = *new Memory;
     return memory;
   }
-  FakeClient& honest() { return memory().honest; }
-  FakeClient& liar() { return memory().liar; }
+  static FakeClient& client(int rank) { return memory().clients[rank]; }
+  static FakeClient& liar() { return client(kLiar); }
 
   std::unique_ptr<daemon::Communicator> Local(const daemon::GroupLayout& layout) {
     return MakeLocalCommunicator(layout, &pool_);
@@ -117,8 +119,8 @@ class World {
 
   Job::Events MakeEvents() {
     Job::Events events;
-    events.client_failed = [](int rank, const std::string&) {
-      FuzzCheck(rank == 1, "the honest rank is said to have failed");
+    events.client_failed = [](int rank, const std::string& reason) {
+      FuzzCheck(rank == kLiar, ("an honest rank is cut off: " + reason).c_str());
     };
     events.client_died = [](int, int) {};
     events.stalled = [](const daemon::Stall&) {};
@@ -130,26 +132,28 @@ class World {
     return events;
   }
 
-  void Attach(int rank, uint64_t arena, FakeClient& client) {
-    const auto doorbell = job_->AddClient(rank, arena, client.Segment());
+  bool Attach(int rank, uint64_t arena) {
+    const auto doorbell = job_->AddClient(rank, arena, client(rank).Segment());
     if (doorbell.ok()) bells_[rank].reset(*doorbell);
+    return doorbell.ok();
   }
 
   void OpenGroups() {
     for (auto& [layout, opened] : std::exchange(opening_, {})) opened(Local(layout));
   }
 
-  void Settle(const char* what) {
+  void Poll(const char* what) {
     int polls = 0;
     while (job_->Poll()) FuzzCheck(++polls < kMaxIdlePolls, what);
   }
 
-  void CheckCanary() {
-    const auto* const bytes = static_cast<const unsigned char*>(honest().At(honest_data_));
-    // Operations of rank 0 use the first half alone.
+  void CheckHonest(FakeClient& honest) {
+    FuzzCheck(failed_ || !honest.IsPoisoned(), "an honest rank was cut off");
+    // Its operations use the first half alone.
+    const auto* const bytes = static_cast<const unsigned char*>(honest.At(honest_data_));
     FuzzCheck(std::all_of(bytes + kHoldBytes / 2, bytes + kHoldBytes,
                           [](unsigned char byte) { return byte == 0; }),
-              "memory of rank 0 that it gave to no operation was written to");
+              "memory that an honest rank gave to no operation was written to");
   }
 
   arena::Descriptor TakeDescriptor(FakeClient* client, arena::Ref data) {
@@ -164,30 +168,38 @@ class World {
     return descriptor;
   }
 
-  // What the library would let pass.
+  // What the library would let pass, on both honest ranks.
   void HonestSubmit() {
-    auto descriptor = TakeDescriptor(&honest(), honest_data_);
-    switch (descriptor.operation) {
+    const arena::Descriptor drawn = TakeDescriptor(&client(0), honest_data_);
+    for (const int rank : kHonestRanks) {
+      arena::Descriptor descriptor = drawn;
+      MakeSound(drawn, &client(rank), &descriptor);
+      if (!IsMessage(descriptor.operation)) arena::SetSequence(sequence_ + 1, &descriptor);
+      tickets_.push_back({&client(rank), client(rank).Submit(descriptor)});
+    }
+    if (!IsMessage(drawn.operation)) ++sequence_;
+  }
+
+  static void MakeSound(const arena::Descriptor& drawn, FakeClient* honest,
+                        arena::Descriptor* descriptor) {
+    const std::vector<int64_t> members[] = {{1}, {0, 1}, {1, 2}};
+    switch (drawn.operation) {
       case Operation::kAllreduce:
       case Operation::kBroadcast:
         break;
       case Operation::kSend:
       case Operation::kRecv:
-        descriptor.root = 1;
+        descriptor->root = kLiar;
         break;
       case Operation::kGroupRegister:
       case Operation::kGroupUnregister:
-        honest().SetCounts(
-            descriptor.count % 2 == 0 ? std::vector<int64_t>{0, 1} : std::vector<int64_t>{1},
-            &descriptor);
-        descriptor.root = 1 + static_cast<int>(descriptor.count % 3);
+        honest->SetCounts(members[drawn.count % 3], descriptor);
+        descriptor->root = 1;
         break;
       default:
-        descriptor = honest().Describe(Operation::kBarrier);
-        descriptor.signature = 0;
+        *descriptor = honest->Describe(Operation::kBarrier);
+        descriptor->signature = 0;
     }
-    if (!IsMessage(descriptor.operation)) arena::SetSequence(++sequence_, &descriptor);
-    tickets_.push_back(honest().Submit(descriptor));
   }
 
   // Some bytes of it are other ones.
@@ -239,25 +251,30 @@ class World {
   static arena::Ref LiarRecord() { return LiarData() + kHoldBytes; }
 
   void Reattach() {
-    job_->RemoveClient(1, arena_);
+    job_->RemoveClient(kLiar, arena_);
+    // What has been in use before is what a former daemon served.
     if (input_.Take<uint8_t>() % 2 == 0) liar().Renew();
-    Attach(1, ++arena_, liar());
+    Attach(kLiar, ++arena_);
   }
 
-  // Rank 0 publishes a barrier by itself, as it may while it has nothing with the daemon.
+  // The honest ranks publish a barrier by themselves, as they may while the daemon has nothing of
+  // theirs.
   void HonestDirect() {
-    std::erase_if(tickets_, [&](FakeClient::Ticket ticket) { return honest().IsOver(ticket); });
+    std::erase_if(tickets_, [](const auto& each) { return each.first->IsOver(each.second); });
     if (!tickets_.empty()) return;
-    const segment::View view(segment_, 2);
-    const uint32_t index = view.NextSlot(0);
-    segment::Publication publication;
-    publication.sequence = ++sequence_;
-    arena::Descriptor description = honest().Describe(Operation::kBarrier);
-    description.signature = 0;
-    publication.signature = segment::SignatureOf(description);
-    view.Open(0, index);
-    std::memcpy(&view.slot(0, index).description, &description, sizeof(description));
-    view.Publish(0, index, publication);
+    ++sequence_;
+    const segment::View view(segment_, kRanks);
+    for (const int rank : kHonestRanks) {
+      const uint32_t index = view.NextSlot(rank);
+      segment::Publication publication;
+      publication.sequence = sequence_;
+      arena::Descriptor description = client(rank).Describe(Operation::kBarrier);
+      description.signature = 0;
+      publication.signature = segment::SignatureOf(description);
+      view.Open(rank, index);
+      std::memcpy(&view.slot(rank, index).description, &description, sizeof(description));
+      view.Publish(rank, index, publication);
+    }
   }
 
   void End(bool whole_job) {
@@ -267,7 +284,7 @@ class World {
     outcome.exit_code = 1;
     if (whole_job) failed_ = true;
     if (whole_job) return job_->Fail(outcome);
-    job_->RankEnded(1, outcome);
+    job_->RankEnded(kLiar, outcome);
   }
 
   void Do(uint8_t command) {
@@ -296,7 +313,7 @@ class World {
       case kReattach:
         return Reattach();
       case kAddSegment:
-        job_->AddSegment(1, arena_, input_.Take<uint8_t>() % 4, memory().further.Segment())
+        job_->AddSegment(kLiar, arena_, input_.Take<uint8_t>() % 4, memory().further.Segment())
             .IgnoreError();
         return;
       case kHonestDirect:
@@ -320,13 +337,13 @@ class World {
   daemon::EventLoop loop_;
   std::unique_ptr<Job> job_;
   std::vector<std::pair<daemon::GroupLayout, daemon::Messages::Opened>> opening_;
-  UniqueFd bells_[2];
+  UniqueFd bells_[kRanks];
   UniqueFd segment_fd_;
   std::byte* segment_ = nullptr;
   uint64_t segment_bytes_ = 0;
   arena::Ref honest_data_ = 0;
-  uint64_t sequence_ = 0;  // Of rank 0 in group 0.
-  std::vector<FakeClient::Ticket> tickets_;
+  uint64_t sequence_ = 0;  // Of the honest ranks in group 0.
+  std::vector<std::pair<FakeClient*, FakeClient::Ticket>> tickets_;
   uint64_t arena_ = 1;
   bool failed_ = false;
 };
@@ -399,8 +416,7 @@ std::vector<FuzzBytes> FuzzSeeds() {
 }  // namespace ringd
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const bool quiet = ringd::SetLogLevels("off").ok();
-  ringd::FuzzCheck(quiet, "no such level");
+  ringd::QuietLogs();
   ringd::FuzzInput input(data, size);
   ringd::World(&input).Run();
   return 0;

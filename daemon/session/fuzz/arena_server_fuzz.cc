@@ -18,7 +18,7 @@
 #include "common/base/unix_socket.h"
 #include "common/base/version.h"
 #include "common/fuzz/fuzz.h"
-#include "common/log/log.h"
+#include "common/fuzz/quiet.h"
 #include "daemon/session/arena_server.h"
 #include "daemon/session/fake_engine.h"
 #include "daemon/session/session_table.h"
@@ -141,8 +141,7 @@ std::vector<FuzzBytes> FuzzSeeds() {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace ringd;
-  static const bool quiet = SetLogLevels("off").ok();
-  FuzzCheck(quiet, "no such level");
+  QuietLogs();
   static Server& server = *new Server;
   FuzzInput input(data, size);
   UniqueFd socket = server.Connect();

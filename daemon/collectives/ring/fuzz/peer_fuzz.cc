@@ -13,7 +13,7 @@
 
 #include "common/base/fd.h"
 #include "common/fuzz/fuzz.h"
-#include "common/log/log.h"
+#include "common/fuzz/quiet.h"
 #include "daemon/collectives/ring/failure.h"
 #include "daemon/collectives/ring/ring.h"
 #include "daemon/collectives/ring/ring_cluster.h"
@@ -318,8 +318,7 @@ std::vector<FuzzBytes> FuzzSeeds() {
 }  // namespace ringd
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const bool quiet = ringd::SetLogLevels("off").ok();
-  ringd::FuzzCheck(quiet, "no such level");
+  ringd::QuietLogs();
   ringd::FuzzInput input(data, size);
   ringd::World(&input).Run();
   return 0;
