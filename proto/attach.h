@@ -12,6 +12,13 @@
 //     NeedSegment                     -> SegmentGrant + [memfd], or Refusal
 //     NeedToken                       -> TokenGrant, or Refusal (client/session: a program that
 //     attaches by itself)
+//   Where another launcher (torchrun, mpirun, srun) started the ranks, both over the abstract
+//   socket AttachSocketName of `ringd-worker attach`, one a job and node: client (libringd.so) ->
+//   attach:
+//     RankHello                       -> RankPlace once all ranks of the node are there, or Refusal
+//     RankGoodbye                     -> nothing: the client has shut ringd down
+//   `ringd-worker stand-in`, which the rank's worker started -> attach:
+//     StandInHello                    -> RankEnded when the rank's process has ended
 //   The shared segment (segment.h) is there for every client of a job, or for none.
 //   The client's connection stays open while it lives: its end is the client's shutdown.
 //
@@ -20,7 +27,9 @@
 #ifndef RINGD_PROTO_ATTACH_H_
 #define RINGD_PROTO_ATTACH_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <string>
 
 namespace ringd::attach {
 
@@ -42,6 +51,11 @@ enum class Kind : uint32_t {
   kNeedToken = 20,
   kTokenGrant = 21,
   kRefusal = 31,
+  kRankHello = 32,
+  kRankPlace = 33,
+  kRankGoodbye = 34,
+  kStandInHello = 35,
+  kRankEnded = 36,
 };
 
 struct Header {
@@ -139,6 +153,56 @@ struct Refusal {
   char text[kTextBytes];
 };
 static_assert(sizeof(Refusal) == 16 + kTextBytes);
+
+struct Place {
+  int32_t rank, size, local_rank, local_size;
+  bool operator==(const Place&) const = default;
+};
+
+struct RankHello {
+  Header header;
+  Place place;  // As the launcher says.
+  int64_t timeout_us;
+};
+static_assert(sizeof(RankHello) == 32);
+
+struct RankPlace {
+  Header header;
+  char worker_socket[kNameBytes];  // For this rank's ClientHello.
+};
+static_assert(sizeof(RankPlace) == 8 + kNameBytes);
+
+struct RankGoodbye {
+  Header header;
+};
+
+struct StandInHello {
+  Header header;
+  Place place;  // As ringd says.
+  char worker_socket[kNameBytes];
+};
+static_assert(sizeof(StandInHello) == 24 + kNameBytes);
+
+struct RankEnded {  // The stand-in ends likewise.
+  Header header;
+  int32_t exit_code;
+  int32_t signal;         // 0: it exited.
+  char text[kTextBytes];  // For the stand-in's stderr; may be empty.
+};
+static_assert(sizeof(RankEnded) == 16 + kTextBytes);
+
+// `ringd-worker attach` of one job and user on this node: in the abstract namespace, so that
+// nothing can be left behind. Both sides check the other's uid.
+inline std::string AttachSocketName(uint32_t uid, const std::string& job) {
+  constexpr size_t kMaxName = 107;
+  std::string name = "ringd/attach/" + std::to_string(uid) + "/" + job;
+  name.insert(name.begin(), '\0');
+  if (name.size() <= kMaxName) return name;
+  uint64_t hash = 14695981039346656037u;  // FNV-1a.
+  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
+  const std::string digits = std::to_string(hash);
+  return name.substr(0, kMaxName - digits.size() - 1) + "-" + digits;
+}
 
 }  // namespace ringd::attach
 

@@ -18,6 +18,7 @@
 #include "common/log/log.h"
 #include "common/status/macros.h"
 #include "proto/arena.h"
+#include "worker/process/foreign_process.h"
 
 namespace ringd::worker {
 namespace {
@@ -27,7 +28,6 @@ constexpr int64_t kFirstMessageMicros = 10'000'000;
 constexpr int64_t kRetryMicros =
     200'000;  // Of a request that found the daemon's arena socket closed.
 constexpr size_t kMaxRequestBytes = 256;  // The largest request is far smaller.
-constexpr int kSocketPeerPidfd = 77;      // SO_PEERPIDFD, not in Debian 12's headers.
 
 template <typename Message>
 Message MakeMessage(attach::Kind kind) {
@@ -44,30 +44,6 @@ absl::Status Parse(const std::vector<char>& packet, Message* message) {
     return absl::InvalidArgumentError("a request of the wrong size");
   memcpy(message, packet.data(), sizeof(Message));
   return absl::OkStatus();
-}
-
-bool HungUp(int socket) {
-  pollfd entry{socket, POLLRDHUP, 0};
-  return poll(&entry, 1, 0) > 0;
-}
-
-bool HasEnded(int pidfd) {
-  pollfd entry{pidfd, POLLIN, 0};
-  return pidfd >= 0 && poll(&entry, 1, 0) > 0;
-}
-
-// A pidfd of the process at the other end: the kernel's own, or (before Linux 6.5) one opened by
-// number, good if the peer still had its end open afterwards.
-UniqueFd OpenPeerPidfd(int socket, pid_t pid) {
-  int fd = -1;
-  socklen_t length = sizeof(fd);
-  if (getsockopt(socket, SOL_SOCKET, kSocketPeerPidfd, &fd, &length) == 0) {
-    fcntl(fd, F_SETFD, FD_CLOEXEC);
-    return UniqueFd(fd);
-  }
-  UniqueFd opened(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
-  if (HungUp(socket)) opened.reset();
-  return opened;
 }
 
 }  // namespace

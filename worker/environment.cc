@@ -13,6 +13,11 @@ namespace {
 
 using Variables = std::map<std::string, std::string>;
 
+// Of a launcher around ringd. Those that a rank sees are of one that it has started itself, and
+// whose ranks are meant then (client/c/launch).
+constexpr const char* kOuterLaunchers[] = {"TORCHELASTIC_RUN_ID", "OMPI_COMM_WORLD_RANK",
+                                           "MPI_LOCALRANKID", "SLURM_STEP_NUM_TASKS"};
+
 void AddIdentity(const node::v1::WorkerSpec& spec, Variables* variables) {
   const node::v1::RankLayout& layout = spec.layout();
   const std::pair<const char*, int> numbers[] = {
@@ -61,6 +66,7 @@ int ThreadCount(const node::v1::WorkerSpec& spec, const HostFacts& host) {
 
 Variables RankEnvironment(const node::v1::WorkerSpec& spec, const HostFacts& host) {
   Variables variables(spec.environment().begin(), spec.environment().end());
+  for (const char* const name : kOuterLaunchers) variables.erase(name);
   if (spec.switch_user() && !spec.user().empty()) {
     variables.emplace("USER", spec.user());
     variables.emplace("LOGNAME", spec.user());

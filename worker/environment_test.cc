@@ -76,6 +76,20 @@ TEST(RankEnvironment, UserSetsIdentity_Overruled) {
   EXPECT_EQ(variables.at("RINGD_SOCKET"), "/run/ringd/w/j-1-5.sock");
 }
 
+TEST(RankEnvironment, LauncherAroundRingd_IsNotSeen) {
+  node::v1::WorkerSpec spec = MakeSpec();
+  for (const char* const name : {"TORCHELASTIC_RUN_ID", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID",
+                                 "SLURM_STEP_NUM_TASKS", "SLURM_JOB_ID"}) {
+    (*spec.mutable_environment())[name] = "1";
+  }
+  const auto variables = RankEnvironment(spec, {.usable_cpus = 16});
+  EXPECT_EQ(variables.count("TORCHELASTIC_RUN_ID"), 0u);
+  EXPECT_EQ(variables.count("OMPI_COMM_WORLD_RANK"), 0u);
+  EXPECT_EQ(variables.count("MPI_LOCALRANKID"), 0u);
+  EXPECT_EQ(variables.count("SLURM_STEP_NUM_TASKS"), 0u);
+  EXPECT_EQ(variables.at("SLURM_JOB_ID"), "1");
+}
+
 TEST(RankEnvironment, MoreRanksThanCpus_OneThread) {
   EXPECT_EQ(RankEnvironment(MakeSpec(), {.usable_cpus = 2}).at("OMP_NUM_THREADS"), "1");
 }

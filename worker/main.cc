@@ -8,8 +8,11 @@
 #include <utility>
 
 #include "absl/strings/numbers.h"
+#include "absl/time/time.h"
 #include "common/base/version.h"
 #include "common/log/log.h"
+#include "worker/attach/attach.h"
+#include "worker/attach/stand_in.h"
 #include "worker/setup.h"
 #include "worker/spec.h"
 #include "worker/supervisor.h"
@@ -24,8 +27,12 @@ int Usage() {
           "usage: ringd-worker --spec-fd N    supervise the rank that descriptor N describes\n"
           "       ringd-worker --check-fd N   only check its command; exit code 2 and one line if "
           "it can't run\n"
+          "       ringd-worker attach JOB SIZE LOCAL-SIZE SECONDS   give the ranks that torchrun, "
+          "mpirun or srun\n"
+          "                                   started on this node their job; in the background\n"
+          "       ringd-worker stand-in JOB   run by ringd for each of these ranks\n"
           "       ringd-worker --version\n"
-          "ringd starts this program; use 'ringctl run' to run a job.\n");
+          "ringd and its libraries start this program; use 'ringctl run' to run a job.\n");
   return kExitBadInput;
 }
 
@@ -50,6 +57,23 @@ int Supervise(const ringd::node::v1::WorkerSpec& spec) {
   return ringd::worker::Supervisor(spec, *std::move(rank)).Run();
 }
 
+int StartAttach(char** words) {
+  ringd::worker::AttachOptions options{.job = words[0]};
+  int seconds = 0;
+  if (!absl::SimpleAtoi(words[1], &options.size) ||
+      !absl::SimpleAtoi(words[2], &options.local_size) || !absl::SimpleAtoi(words[3], &seconds) ||
+      options.local_size <= 0 || options.size < options.local_size || seconds <= 0) {
+    return Usage();
+  }
+  options.timeout = absl::Seconds(seconds);
+  signal(SIGPIPE, SIG_IGN);
+  signal(SIGHUP, SIG_IGN);
+  const absl::Status status = ringd::worker::Attach(options);
+  if (status.ok() || absl::IsAlreadyExists(status)) return 0;
+  fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+  return kExitFailure;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -57,6 +81,8 @@ int main(int argc, char** argv) {
     printf("ringd-worker %s\n", ringd::kVersion);
     return 0;
   }
+  if (argc == 6 && strcmp(argv[1], "attach") == 0) return StartAttach(argv + 2);
+  if (argc == 3 && strcmp(argv[1], "stand-in") == 0) return ringd::worker::StandIn(argv[2]);
   int fd = -1;
   if (argc != 3 || !absl::SimpleAtoi(argv[2], &fd) || fd < 0) return Usage();
   const bool check = strcmp(argv[1], "--check-fd") == 0;

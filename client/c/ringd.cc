@@ -14,6 +14,8 @@
 #include "client/c/arena_client.h"
 #include "client/c/connect.h"
 #include "client/c/error.h"
+#include "client/c/launch/attach_line.h"
+#include "client/c/launch/launcher.h"
 #include "client/c/plan.h"
 #include "client/c/standalone.h"
 #include "common/base/futex.h"
@@ -23,6 +25,8 @@ namespace ringd::client {
 namespace {
 
 constexpr int64_t kDefaultInitMicros = 60'000'000;
+// Under other launchers init() waits for the other ranks, too: for what they import and load.
+constexpr int64_t kDefaultLaunchMicros = 300'000'000;
 constexpr int64_t kShutdownMicros = 5'000'000;
 
 // The one global of client/c. Calls run between Enter and Leave, so that shutdown never pulls the
@@ -34,6 +38,7 @@ struct Context {
   std::mutex mu;  // Init, shutdown, and what follows.
   std::unique_ptr<ArenaClient> owned;
   std::unique_ptr<WorkerConnection> connection;
+  std::unique_ptr<AttachLine> attach_line;  // From the first init on.
   // Arenas whose client is gone while callers still hold memory of theirs.
   std::vector<std::shared_ptr<ArenaMemory>> remains;
 };
@@ -125,16 +130,38 @@ bool EnvironmentAsksForStandalone() {
   return value != nullptr && std::strcmp(value, "1") == 0;
 }
 
+// Which socket is this rank's worker's: the one that the caller or ringctl's worker names, or what
+// another launcher's ranks agree on. Empty: none.
+int FindSocket(const ringd_init_options& given, std::string* socket) {
+  if (given.socket != nullptr) *socket = given.socket;
+  if (given.socket != nullptr || given.standalone != 0) return RINGD_OK;
+  Launch launch;
+  if (const int code = FindLaunch(std::getenv, &launch); code != RINGD_OK) return code;
+  if (launch.launcher.empty()) {
+    const char* const name = std::getenv("RINGD_SOCKET");
+    *socket = name == nullptr ? "" : name;
+    return RINGD_OK;
+  }
+  Context& context = TheContext();
+  const int64_t timeout_us = given.timeout_us > 0 ? given.timeout_us : kDefaultLaunchMicros;
+  const int code = context.attach_line == nullptr
+                       ? AttachLine::Open(launch, timeout_us, &context.attach_line)
+                       : context.attach_line->Return(launch, timeout_us);
+  if (code == RINGD_OK) *socket = context.attach_line->worker_socket();
+  return code;
+}
+
 int Initialize(const ringd_init_options& given) {
-  const char* socket = given.socket;
-  if (socket == nullptr && given.standalone == 0) socket = std::getenv("RINGD_SOCKET");
-  const bool has_socket = socket != nullptr && *socket != '\0' && given.standalone == 0;
-  const bool standalone = given.standalone != 0 || (!has_socket && EnvironmentAsksForStandalone());
-  if (!has_socket && !standalone) {
-    return Fail(Code::kUnavailable,
-                "RINGD_SOCKET is not set: no ringd worker started this process. Start it with "
-                "`ringctl run -n N -- COMMAND`, or ask for a job of this process alone: "
-                "init(standalone=True) or RINGD_STANDALONE=1");
+  std::string socket;
+  if (const int code = FindSocket(given, &socket); code != RINGD_OK) return code;
+  const bool standalone =
+      given.standalone != 0 || (socket.empty() && EnvironmentAsksForStandalone());
+  if (socket.empty() && !standalone) {
+    return Fail(
+        Code::kUnavailable,
+        "no launcher has started this process (RINGD_SOCKET is not set, nor are torchrun's, "
+        "mpirun's or srun's variables). Start it with `ringctl run -n N -- COMMAND`, or ask "
+        "for a job of this process alone: init(standalone=True) or RINGD_STANDALONE=1");
   }
   Context& context = TheContext();
   ArenaClientOptions options;
@@ -166,6 +193,7 @@ void TearDownLocked(Context& context) {
   context.remains.push_back(context.owned->memory());
   context.owned.reset();
   context.connection.reset();
+  if (context.attach_line != nullptr) context.attach_line->SayGoodbye();
   PruneRemainsLocked(context);
 }
 
@@ -218,6 +246,15 @@ int ringd_shutdown(void) {
   std::lock_guard lock(context.mu);
   if (context.owned != nullptr) TearDownLocked(context);
   return RINGD_OK;
+}
+
+const char* ringd_launcher(void) {
+  static thread_local std::string name;
+  Launch launch;
+  if (FindLaunch(std::getenv, &launch) != RINGD_OK) return "unknown";
+  name = launch.launcher;
+  if (name.empty() && std::getenv("RINGD_SOCKET") != nullptr) name = "ringctl";
+  return name.empty() ? nullptr : name.c_str();
 }
 
 int ringd_is_initialized(void) {

@@ -52,12 +52,16 @@ typedef struct {
   uint32_t size;
   int32_t standalone;  // 1: a job of one rank in this process alone, no daemon; operations are
                        // local copies.
-  int64_t timeout_us;  // For finding the worker; <= 0: 60 s.
-  const char* socket;  // NULL: RINGD_SOCKET of the environment.
+  int64_t timeout_us;  // For finding the worker; <= 0: 60 s, or 300 s under torchrun, mpirun, srun.
+  const char* socket;  // NULL: that of the launcher that started this process.
 } ringd_init_options;
 
 RINGD_API int ringd_abi_version(void);
 RINGD_API const char* ringd_version(void);
+// Who started this process: "ringctl", "torchrun", "mpirun", "srun", "unknown" (a launcher's
+// variables are incomplete: ringd_init says which). NULL: no launcher. Valid until the thread's
+// next call.
+RINGD_API const char* ringd_launcher(void);
 // Blocks until attached. NULL: defaults. RINGD_OK again when already attached.
 RINGD_API int ringd_init(const ringd_init_options* options);
 // Waits for operations in flight to end (an unfinished one is abandoned after 5 s) and detaches.

@@ -59,6 +59,13 @@ PyObject* Shutdown(PyObject* module, PyObject*) {
   return NoneOrRaise(module, code);
 }
 
+// launcher() -> "ringctl", "torchrun", ..., or None
+PyObject* Launcher(PyObject*, PyObject*) {
+  const char* const name = ringd_launcher();
+  if (name == nullptr) Py_RETURN_NONE;
+  return PyUnicode_FromString(name);
+}
+
 PyObject* IsInitialized(PyObject*, PyObject*) { return PyBool_FromLong(ringd_is_initialized()); }
 
 // (rank, size, local_rank, local_size, node_rank, node_count, generation, job, node)
@@ -295,6 +302,7 @@ PyModuleDef* Definition() {
       {"init", Fast(Init), METH_FASTCALL, nullptr},
       {"shutdown", Shutdown, METH_NOARGS, nullptr},
       {"is_initialized", IsInitialized, METH_NOARGS, nullptr},
+      {"launcher", Launcher, METH_NOARGS, nullptr},
       {"info", Info, METH_NOARGS, nullptr},
       {"counters", Counters, METH_NOARGS, nullptr},
       {"allocate", Allocate, METH_O, nullptr},

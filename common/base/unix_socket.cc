@@ -21,6 +21,9 @@ constexpr int kBacklog = 128;
 constexpr int64_t kProbeMicros = 200'000;
 constexpr int64_t kConnectRetryMicros = 1000;
 
+// A path that begins with a zero byte is a name in the abstract namespace: no file, no mode.
+bool IsAbstract(const std::string& path) { return path[0] == '\0'; }
+
 int FillAddress(const std::string& path, sockaddr_un* address) {
   memset(address, 0, sizeof(*address));
   address->sun_family = AF_UNIX;
@@ -72,9 +75,10 @@ int ListenUnix(const std::string& path, int type, mode_t mode, UniqueFd* listene
     unlink(path.c_str());
     if (bind(socket_fd.get(), generic, sizeof(address)) < 0) return -errno;
   }
-  if (chmod(path.c_str(), mode) < 0 || listen(socket_fd.get(), kBacklog) < 0) {
+  if ((!IsAbstract(path) && chmod(path.c_str(), mode) < 0) ||
+      listen(socket_fd.get(), kBacklog) < 0) {
     const int error = errno;
-    unlink(path.c_str());
+    if (!IsAbstract(path)) unlink(path.c_str());
     return -error;
   }
   *listener = std::move(socket_fd);

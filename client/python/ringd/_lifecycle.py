@@ -22,17 +22,22 @@ def init(
 ) -> None:
     """Attaches this process to its job. Does nothing if it is attached already.
 
+    Its job is that of the launcher that started this process: `ringctl`, `torchrun`, `mpirun` (Open
+    MPI's or MPICH's) or `srun`, the innermost one. Under the last three the first `init()` starts
+    ringd for the job, and returns when all ranks have called it.
+
     Args:
         process_sets: sets to register, the same ones on all ranks. `"dynamic"`, as Horovod has it,
             changes nothing: `add_process_set` works always.
-        timeout: seconds to find this rank's worker; None: 60.
+        timeout: seconds to find this rank's worker; None: 60, or 300 where it waits for all ranks.
         standalone: a job of this process alone, without a daemon: `size()` is 1. Also with
-            RINGD_STANDALONE=1 in the environment of a process that no worker started.
+            RINGD_STANDALONE=1 in the environment of a process that no launcher started.
 
     Raises:
         ValueError: process sets that `add_process_set` refuses.
-        RingdError: `ringctl run` (or submit) did not start this process, and it did not ask for
-            standalone; the job has ended; or another process holds this rank.
+        RingdError: no launcher started this process, and it did not ask for standalone; the
+            launcher's variables are incomplete; ranks are missing; the job has ended; or another
+            process holds this rank.
     """
     if isinstance(process_sets, str) and process_sets != "dynamic":
         raise ValueError(f'process_sets is {process_sets!r}, not a list of sets or "dynamic"')

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -53,11 +52,11 @@ def create_group(options: Any, backend_options: Any = None) -> RingdProcessGroup
         NotImplementedError: a group of some of the ranks (before PyTorch 2.13).
     """
     rank, size = options.group_rank, options.group_size
-    alone = size == 1 and "RINGD_SOCKET" not in os.environ
-    if "RINGD_SOCKET" not in os.environ and not alone:
+    alone = size == 1 and _core.launcher() is None
+    if _core.launcher() is None and not alone:
         raise RingdError(
-            f'init_process_group("ringd") for {size} ranks in a process that ringd did not start: '
-            "use ringctl run -n N -- python ... (or ringctl submit)"
+            f'init_process_group("ringd") for {size} ranks in a process that no launcher started: '
+            "use ringctl run -n N -- python ... (or ringctl submit, torchrun, mpirun, srun)"
         )
     _lifecycle.init(standalone=alone)
     mine, world = _core.info()[:2]

@@ -22,7 +22,7 @@ def rendezvous(
     Yields:
         The store, this rank, and the number of ranks: those of the ringd job.
     """
-    _lifecycle.init(standalone="RINGD_SOCKET" not in os.environ)
+    _lifecycle.init(standalone=_core.launcher() is None)
     rank, size = _core.info()[:2]
     limit = timeout or timedelta(minutes=5)
     address: tuple[str, int] | None = None

@@ -1,0 +1,28 @@
+// Which launcher started this process, by the variables that it sets.
+#ifndef RINGD_CLIENT_C_LAUNCH_LAUNCHER_H_
+#define RINGD_CLIENT_C_LAUNCH_LAUNCHER_H_
+
+#include <functional>
+#include <string>
+
+#include "proto/attach.h"
+
+namespace ringd::client {
+
+struct Launch {
+  std::string launcher;  // "torchrun", "mpirun" or "srun"; empty: none of them.
+  std::string job;       // The same in all processes of the job, and in no other job of this user.
+  attach::Place place;
+};
+
+// getenv, or a test's.
+using Lookup = std::function<const char*(const char* name)>;
+
+// The innermost launcher: torchrun, then mpirun (Open MPI's, MPICH's), then srun. Ranks of ringctl
+// don't see the variables of a launcher around it (worker/environment). RINGD_INVALID_ARGUMENT: a
+// launcher's variables are incomplete or contradict each other.
+int FindLaunch(const Lookup& lookup, Launch* launch);
+
+}  // namespace ringd::client
+
+#endif  // RINGD_CLIENT_C_LAUNCH_LAUNCHER_H_

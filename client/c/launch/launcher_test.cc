@@ -1,0 +1,139 @@
+#include "client/c/launch/launcher.h"
+
+#include <map>
+#include <string>
+
+#include "client/c/error.h"
+#include "gtest/gtest.h"
+
+namespace ringd::client {
+namespace {
+
+using Environment = std::map<std::string, std::string>;
+
+int Find(const Environment& environment, Launch* launch) {
+  return FindLaunch(
+      [&](const char* name) -> const char* {
+        const auto found = environment.find(name);
+        return found == environment.end() ? nullptr : found->second.c_str();
+      },
+      launch);
+}
+
+Environment Torchrun() {
+  return {{"TORCHELASTIC_RUN_ID", "none"},
+          {"RANK", "3"},
+          {"WORLD_SIZE", "4"},
+          {"LOCAL_RANK", "1"},
+          {"LOCAL_WORLD_SIZE", "2"},
+          {"MASTER_ADDR", "node-a"},
+          {"MASTER_PORT", "29500"},
+          {"TORCHELASTIC_RESTART_COUNT", "0"}};
+}
+
+Environment Srun() {
+  return {{"SLURM_JOB_ID", "17"},
+          {"SLURM_STEP_ID", "2"},
+          {"SLURM_PROCID", "5"},
+          {"SLURM_STEP_NUM_TASKS", "7"},
+          {"SLURM_LOCALID", "1"},
+          {"SLURM_NODEID", "2"},
+          {"SLURM_STEP_TASKS_PER_NODE", "2(x3),1"}};
+}
+
+Environment Mpirun() {
+  return {{"OMPI_COMM_WORLD_RANK", "1"},
+          {"OMPI_COMM_WORLD_SIZE", "2"},
+          {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+          {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+          {"PMIX_NAMESPACE", "77"}};
+}
+
+TEST(FindLaunch, NoVariables_NoLauncher) {
+  Launch launch;
+  EXPECT_EQ(Find({{"RANK", "0"}, {"SLURM_JOB_ID", "17"}, {"SLURM_PROCID", "0"}}, &launch),
+            RINGD_OK);
+  EXPECT_EQ(launch.launcher, "");
+}
+
+TEST(FindLaunch, Torchrun_PlaceAndNameAreItsOwn) {
+  Launch launch;
+  ASSERT_EQ(Find(Torchrun(), &launch), RINGD_OK);
+  EXPECT_EQ(launch.launcher, "torchrun");
+  EXPECT_EQ(launch.job, "torchrun-none-node-a-29500-0");
+  EXPECT_EQ(launch.place, (attach::Place{3, 4, 1, 2}));
+}
+
+TEST(FindLaunch, Srun_LocalSizeIsThatOfItsNode) {
+  Launch launch;
+  Environment environment = Srun();
+  ASSERT_EQ(Find(environment, &launch), RINGD_OK);
+  EXPECT_EQ(launch.job, "srun-17-2");
+  EXPECT_EQ(launch.place, (attach::Place{5, 7, 1, 2}));
+  environment["SLURM_NODEID"] = "3";
+  environment["SLURM_PROCID"] = "6";
+  environment["SLURM_LOCALID"] = "0";
+  ASSERT_EQ(Find(environment, &launch), RINGD_OK);
+  EXPECT_EQ(launch.place, (attach::Place{6, 7, 0, 1}));
+}
+
+TEST(FindLaunch, SeveralLaunchers_TheInnermostCounts) {
+  Launch launch;
+  Environment all = Srun();
+  all.merge(Mpirun());
+  ASSERT_EQ(Find(all, &launch), RINGD_OK);
+  EXPECT_EQ(launch.job, "mpirun-77");
+  all.merge(Torchrun());
+  ASSERT_EQ(Find(all, &launch), RINGD_OK);
+  EXPECT_EQ(launch.launcher, "torchrun");
+}
+
+TEST(FindLaunch, MissingVariable_IsNamed) {
+  Launch launch;
+  for (const Environment& whole : {Torchrun(), Srun(), Mpirun()}) {
+    ASSERT_EQ(Find(whole, &launch), RINGD_OK);
+    const std::string launcher = launch.launcher;
+    for (const auto& [name, value] : whole) {
+      const bool is_sign = name == "TORCHELASTIC_RUN_ID" || name == "OMPI_COMM_WORLD_RANK" ||
+                           name == "SLURM_STEP_NUM_TASKS";
+      if (is_sign || name == "SLURM_NODEID") continue;
+      Environment partial = whole;
+      partial.erase(name);
+      EXPECT_EQ(Find(partial, &launch), RINGD_INVALID_ARGUMENT) << name;
+      const std::string text = LastError().message;
+      EXPECT_NE(text.find(name + " is not set"), std::string::npos) << text;
+      EXPECT_NE(text.find(launcher), std::string::npos) << text;
+      EXPECT_NE(text.find("ringctl run"), std::string::npos) << text;
+    }
+  }
+}
+
+TEST(FindLaunch, RubbishOrContradiction_IsAnErrorThatShowsIt) {
+  Launch launch;
+  for (const std::string rubbish : {"", "x", "1x", "-", "99999999999"}) {
+    Environment environment = Torchrun();
+    environment["LOCAL_RANK"] = rubbish;
+    EXPECT_EQ(Find(environment, &launch), RINGD_INVALID_ARGUMENT);
+    EXPECT_NE(std::string(LastError().message).find("LOCAL_RANK is '" + rubbish + "'"),
+              std::string::npos);
+  }
+  for (const std::string list : {"2(x", "(x2)", "2(xq)", ",", "2(x2)"}) {
+    Environment environment = Srun();
+    environment["SLURM_STEP_TASKS_PER_NODE"] = list;
+    EXPECT_EQ(Find(environment, &launch), RINGD_INVALID_ARGUMENT) << list;
+  }
+  Environment environment = Torchrun();
+  environment["RANK"] = "4";
+  EXPECT_EQ(Find(environment, &launch), RINGD_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(LastError().message).find("rank 4 of 4"), std::string::npos);
+}
+
+TEST(AttachSocketName, FitsAnAddressAndKeepsJobsApart) {
+  const std::string name(300, 'x');
+  EXPECT_EQ(attach::AttachSocketName(7, "j"), std::string("\0ringd/attach/7/j", 17));
+  EXPECT_LE(attach::AttachSocketName(7, name + "a").size(), 107u);
+  EXPECT_NE(attach::AttachSocketName(7, name + "a"), attach::AttachSocketName(7, name + "b"));
+}
+
+}  // namespace
+}  // namespace ringd::client
