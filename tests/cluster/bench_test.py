@@ -52,7 +52,7 @@ def bench(home, *words, **options):
 
 def check_values(row):
     assert 0 < row["median_us"] <= row["p99_us"]
-    if row["operation"] == "barrier":
+    if row["operation"] in ("barrier", "path"):
         assert (row["bytes"], row["algbw_gbps"], row["limit_gbps"]) == (0, 0, None)
         return
     algbw = row["bytes"] / (row["median_us"] * 1e-6) / 1e9
@@ -95,6 +95,15 @@ def test_latency_is_allreduce_of_small_sizes_from_python_and_c(home):
     rows = bench(home, "latency", "-n", 2, "--rounds", 1)
     assert [(row["bytes"], row["implementation"]) for row in rows] == [
         (size, name) for size in [8, 64, 512, 1024, 4096] for name in ["ringd", "ringd-c"]
+    ]
+
+
+def test_path_is_to_the_daemon_and_back_busy_and_after_quiet(home):
+    rows = bench(home, "path", "-n", 2, "--rounds", 1)
+    assert [(row["bytes"], row["implementation"]) for row in rows] == [
+        (0, "ringd-c"),
+        (0, "ringd-c-quiet"),
+        (0, "wake-quiet"),
     ]
 
 

@@ -28,8 +28,9 @@ constexpr int64_t kMaxSizeBytes = int64_t{64} << 30;
 constexpr int kMaxRounds = 10'000;
 
 const Words& Operations() {
-  static const Words& names = *new Words{"allreduce", "allgather", "broadcast", "reducescatter",
-                                         "alltoall",  "barrier",   kLatency,    kMany};
+  static const Words& names =
+      *new Words{"allreduce", "allgather", "broadcast", "reducescatter", "alltoall",
+                 "barrier",   kLatency,    kMany,       "path"};
   return names;
 }
 
@@ -68,7 +69,7 @@ absl::Status CheckRanks(const BenchOptions& options) {
 void AddBenchOptions(CLI::App* app, BenchOptions* options) {
   app->add_option(
       "OPERATION", options->operation,
-      absl::StrCat(absl::StrJoin(Operations(), ", "), "; default: all but the last two"));
+      absl::StrCat(absl::StrJoin(Operations(), ", "), "; default: all but the last three"));
   app->add_option("--sizes", options->sizes,
                   absl::StrCat("larger of a rank's input and output (default ", kDefaultSizes, ")"))
       ->check([](const std::string& text) { return text.empty() ? "is empty" : ""; });

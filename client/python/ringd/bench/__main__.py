@@ -25,6 +25,7 @@ from ringd.bench._limits import Limits, NoLimit, memory_bandwidth
 from ringd.bench._operations import (
     BARRIER,
     LATENCY,
+    PATH,
     SMALLEST_TO_REFILL,
     Call,
     Prepared,
@@ -32,6 +33,7 @@ from ringd.bench._operations import (
     elements,
     prepare,
     prepare_loop,
+    prepare_path,
 )
 from ringd.bench._peers import Peer, find_peers
 
@@ -151,6 +153,9 @@ def bench_line(
     """COLLECTIVE: measures one operation of one size."""
     dtype = np.dtype(options.dtype)
     count = elements(operation, size, dtype.itemsize, ringd.size())
+    if operation == PATH:
+        report(operation, 0, measure(prepare_path(), 0, options.rounds, NoLimit()), NoLimit())
+        return
     implementations = {"ringd": prepare(operation, count, dtype, options.outside)}
     loop = prepare_loop(count, dtype, options.outside) if operation == LATENCY else None
     if loop is not None:
@@ -225,7 +230,7 @@ def main() -> None:
         for line in missing:
             say(note=line)
     for operation in options.operations.split(","):
-        sizes = [0] if operation == BARRIER else map(int, options.sizes.split(","))
+        sizes = [0] if operation in (BARRIER, PATH) else map(int, options.sizes.split(","))
         for size in sizes:
             bench_line(operation, size, options, limits, peers)
     for peer in peers:

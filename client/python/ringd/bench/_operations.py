@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,10 +23,14 @@ Call = Callable[[], object]
 
 LATENCY = "latency"  # allreduce of small sizes.
 BARRIER = "barrier"
+PATH = "path"  # To the daemon and back: one rank, nothing to do.
 MANY = "many"  # Named allreduces in flight at once, begun in another order on each rank.
 MANY_TENSORS = 200
 # From here on buffers are written anew before each call, as a training step does.
 SMALLEST_TO_REFILL = 1 << 20
+QUIET_MICROS = 10_000  # After that the daemon sleeps.
+QUIET_CALLS = 20  # In a round.
+_SETTLE_SECONDS = 0.002  # The other ranks sleep then.
 LOOP = Path(__file__).parents[1] / "lib" / "libringd-loop.so"
 
 
@@ -45,7 +50,7 @@ def busbw_factor(operation: str, ranks: int) -> float:
         return 2 * (ranks - 1) / ranks
     if operation == "broadcast":
         return 1.0
-    if operation == BARRIER:
+    if operation in (BARRIER, PATH):
         return 0.0
     return (ranks - 1) / ranks
 
@@ -67,7 +72,7 @@ def elements(operation: str, nbytes: int, itemsize: int, ranks: int) -> int:
 
     Of `many`: elements of all tensors, each of that size.
     """
-    if operation == BARRIER:
+    if operation in (BARRIER, PATH):
         return 0
     if operation == MANY:
         return MANY_TENSORS * max(1, nbytes // itemsize)
@@ -125,6 +130,39 @@ def prepare_loop(count: int, dtype: np.dtype[Any], outside: bool) -> Prepared | 
         return times.tolist()
 
     return Prepared(lambda: run(1), lambda: None, run)
+
+
+def prepare_path() -> dict[str, Prepared]:
+    """What the way to the daemon and back takes at rank 0: in a loop, and after some quiet.
+
+    Beside it what the system takes to wake a sleeping thread. RingdError where the library for it
+    is not installed.
+    """
+    try:
+        library = ctypes.CDLL(str(LOOP))
+    except OSError as error:
+        raise ringd.RingdError(f"{PATH}: {error}; install ringd's wheel again") from error
+
+    def prepare_one(loop: Any, quiet_micros: int) -> Prepared:
+        def run(calls: int) -> list[int]:
+            times = np.zeros(calls, np.int64)
+            ringd.barrier()
+            if ringd.rank() == 0:
+                time.sleep(_SETTLE_SECONDS)
+                arguments = (ctypes.c_int64(quiet_micros), ctypes.c_int64(calls))
+                code = loop(*arguments, ctypes.c_void_p(times.ctypes.data))
+                if code != 0:
+                    raise ringd.RingdError(f"{PATH}: a call in a loop failed with code {code}")
+            return times.tolist()
+
+        most = QUIET_CALLS if quiet_micros > 0 else None
+        return Prepared(lambda: run(1), lambda: None, lambda calls: run(min(calls, most or calls)))
+
+    return {
+        "ringd-c": prepare_one(library.ringd_loop_noop, 0),
+        "ringd-c-quiet": prepare_one(library.ringd_loop_noop, QUIET_MICROS),
+        "wake-quiet": prepare_one(library.ringd_loop_wake, QUIET_MICROS),
+    }
 
 
 def _prepare_many(tensors: list[np.ndarray[Any, Any]]) -> Prepared:
