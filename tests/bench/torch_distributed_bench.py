@@ -92,6 +92,8 @@ def _time(tensor, group, count):
     """Calls the group as dist.all_reduce does; Gloo's group is not registered with `dist`."""
     options = dist.AllreduceOptions()
     options.reduceOp = dist.ReduceOp.SUM
+    if hasattr(options, "asyncOp"):
+        options.asyncOp = False
     dist.barrier()
     start = time.perf_counter()
     for _ in range(count):
