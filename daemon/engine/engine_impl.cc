@@ -134,9 +134,21 @@ void EngineImpl::Run() {
   Finish();
 }
 
+bool EngineImpl::DrainJobs() {
+  bool worked = false;
+  for (auto& [name, job] : jobs_) worked |= job->Drain();
+  return worked;
+}
+
 bool EngineImpl::Work() {
   bool worked = RunMessages();
-  for (auto& [name, job] : jobs_) worked |= job->Poll();
+  worked |= DrainJobs();
+  for (auto& [name, job] : jobs_) {
+    if (!job->Progress()) continue;
+    worked = true;
+    // A small operation waits for the piece in hand, not for those of all other jobs.
+    DrainJobs();
+  }
   for (Leaving& leaving : leaving_) worked |= leaving.job->Poll();
   if (!leaving_.empty()) ReapRemoved();
   if (has_rings_ || ++rounds_ % kBusyRoundsPerPoll == 0)

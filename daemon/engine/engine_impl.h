@@ -73,6 +73,7 @@ class EngineImpl : public Engine {
 
   void Run();
   bool Work();
+  bool DrainJobs();
   void Idle();
   void Sleep();
   void CountIfLost();

@@ -231,16 +231,33 @@ void Job::Remove(const Outcome& outcome) {
 }
 
 bool Job::Poll() {
+  const bool drained = Drain();
+  return Progress() || drained;
+}
+
+bool Job::Drain() {
   bool worked = false;
   for (Rank& rank : ranks_) {
     if (rank.client != nullptr && rank.client->HasWork()) worked |= DrainClient(rank.client.get());
   }
   worked |= job_group().TakeDirect();
-  for (const auto& [id, group] : groups_) worked |= group->Progress();
+  if (!detached_.empty()) FreeDetached();
+  return worked;
+}
+
+bool Job::Progress() {
+  bool worked = false;
+  auto next = groups_.upper_bound(last_group_);
+  for (size_t tries = groups_.size(); tries > 0; --tries, ++next) {
+    if (next == groups_.end()) next = groups_.begin();
+    if (!next->second->Progress()) continue;
+    last_group_ = next->first;
+    worked = true;
+    break;
+  }
   for (const auto& group : retired_) worked |= group->Progress();
   worked |= messages_.Poll();
   std::erase_if(retired_, [](const auto& group) { return group->idle(); });
-  if (!detached_.empty()) FreeDetached();
   return worked;
 }
 

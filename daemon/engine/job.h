@@ -71,8 +71,12 @@ class Job {
   // Remove was called and no buffer is in use any more.
   bool removed() const;
 
-  // One round of work: queues, communicator. Returns whether anything was done.
+  // One round of work, both parts of it. Return whether anything was done.
   bool Poll();
+  // Reads what ranks have submitted or published, and starts it; small operations are over then.
+  bool Drain();
+  // A bounded piece of what has been started: of one group, in turn, and of messages.
+  bool Progress();
   // Tells the clients whether to ring the doorbell.
   void SetSleeping(bool sleeping);
   bool HasWork() const;
@@ -129,6 +133,7 @@ class Job {
   std::map<uint32_t, std::unique_ptr<Group>> groups_;  // With members here; 0 is the whole job.
   std::vector<std::unique_ptr<Group>> retired_;        // Given up, with operations in flight.
   std::map<uint32_t, Opening> opening_;
+  uint32_t last_group_ = 0;  // That has done some work.
   Messages messages_;
   std::shared_ptr<const Outcome> failed_;
   bool removing_ = false;

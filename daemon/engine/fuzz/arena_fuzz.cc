@@ -52,6 +52,7 @@ enum Command : uint8_t {
   kReattach,
   kAddSegment,
   kHonestDirect,
+  kDirect,
   kOpenGroups,
   kCheckStalls,
   kRankEnded,
@@ -257,24 +258,40 @@ class World {
     Attach(kLiar, ++arena_);
   }
 
+  void Publish(int rank, uint64_t sequence, const arena::Descriptor& description, const void* data,
+               uint32_t bytes) {
+    const segment::View view(segment_, kRanks);
+    const uint32_t index = view.NextSlot(rank);
+    segment::Publication publication;
+    publication.sequence = sequence;
+    publication.signature = segment::SignatureOf(description);
+    publication.data = data;
+    publication.bytes = bytes;
+    view.Open(rank, index);
+    std::memcpy(&view.slot(rank, index).description, &description, sizeof(description));
+    view.Publish(rank, index, publication);
+  }
+
   // The honest ranks publish a barrier by themselves, as they may while the daemon has nothing of
   // theirs.
   void HonestDirect() {
     std::erase_if(tickets_, [](const auto& each) { return each.first->IsOver(each.second); });
     if (!tickets_.empty()) return;
     ++sequence_;
-    const segment::View view(segment_, kRanks);
     for (const int rank : kHonestRanks) {
-      const uint32_t index = view.NextSlot(rank);
-      segment::Publication publication;
-      publication.sequence = sequence_;
       arena::Descriptor description = client(rank).Describe(Operation::kBarrier);
       description.signature = 0;
-      publication.signature = segment::SignatureOf(description);
-      view.Open(rank, index);
-      std::memcpy(&view.slot(rank, index).description, &description, sizeof(description));
-      view.Publish(rank, index, publication);
+      Publish(rank, sequence_, description, nullptr, 0);
     }
+  }
+
+  // As the library would, but for the number and some bytes.
+  void Direct() {
+    arena::Descriptor description = TakeDescriptor(&liar(), LiarData());
+    Patch(&description);
+    const uint64_t sequence = sequence_ + input_.Take<uint8_t>() % 4;
+    const auto bytes = static_cast<uint32_t>(input_.Take<uint8_t>());
+    Publish(kLiar, sequence, description, liar().At(LiarData()), bytes);
   }
 
   void End(bool whole_job) {
@@ -318,6 +335,8 @@ class World {
         return;
       case kHonestDirect:
         return HonestDirect();
+      case kDirect:
+        return Direct();
       case kOpenGroups:
         return OpenGroups();
       case kCheckStalls:
@@ -348,21 +367,23 @@ class World {
   bool failed_ = false;
 };
 
-// Both ranks submit the same, `count` elements of float32.
-void PutBoth(Operation operation, uint8_t count, FuzzWriter* writer) {
-  for (const uint8_t command : {kHonestSubmit, kSubmit}) {
-    writer->Put(command).Put(static_cast<uint8_t>(static_cast<int>(operation) - 1));
-    writer->Put(static_cast<uint8_t>(static_cast<int>(DType::kFloat32) - 1));
-    writer->Put(static_cast<uint8_t>(Reduction::kSum)).Put(count);
-    if (command == kSubmit) writer->Put(uint8_t{0}).Put(uint8_t{0});  // Group 0, no patches.
-  }
+void PutOperation(Command command, Operation operation, uint8_t count, FuzzWriter* writer) {
+  writer->Put(uint8_t{command}).Put(static_cast<uint8_t>(static_cast<int>(operation) - 1));
+  writer->Put(static_cast<uint8_t>(static_cast<int>(DType::kFloat32) - 1));
+  writer->Put(static_cast<uint8_t>(Reduction::kSum)).Put(count);
+}
+
+// All ranks submit the same, `count` elements of float32.
+void PutAll(Operation operation, uint8_t count, FuzzWriter* writer) {
+  PutOperation(kHonestSubmit, operation, count, writer);
+  PutOperation(kSubmit, operation, count, writer);
+  writer->Put(uint8_t{0}).Put(uint8_t{0});  // Group 0, no patches.
   writer->Put(uint8_t{kPoll}).Put(uint8_t{3});
 }
 
 void PutRecord(Operation operation, const std::string& record, uint8_t root, FuzzWriter* writer) {
-  writer->Put(uint8_t{kSubmitRecord}).Put(static_cast<uint8_t>(static_cast<int>(operation) - 1));
-  writer->Put(static_cast<uint8_t>(static_cast<int>(DType::kFloat32) - 1));
-  writer->Put(uint8_t{0}).Put(uint8_t{4}).Put(static_cast<uint16_t>(record.size()));
+  PutOperation(kSubmitRecord, operation, 4, writer);
+  writer->Put(static_cast<uint16_t>(record.size()));
   writer->PutText(record).Put(root).Put(uint8_t{0}).Put(uint8_t{0});
   writer->Put(uint8_t{kPoll}).Put(uint8_t{3});
 }
@@ -381,10 +402,13 @@ std::vector<FuzzBytes> FuzzSeeds() {
   for (const Operation operation :
        {Operation::kAllreduce, Operation::kBroadcast, Operation::kBarrier, Operation::kSend}) {
     FuzzWriter writer;
-    PutBoth(operation, 5, &writer);
-    PutBoth(operation, 0, &writer);
+    PutAll(operation, 5, &writer);
+    PutAll(operation, 0, &writer);
     writer.Put(uint8_t{kHonestDirect}).Put(uint8_t{kPoll}).Put(uint8_t{1});
-    PutBoth(operation, 31, &writer);
+    PutAll(operation, 31, &writer);
+    PutOperation(kHonestSubmit, operation, 4, &writer);
+    PutOperation(kDirect, operation, 4, &writer);
+    writer.Put(uint8_t{0}).Put(uint8_t{0}).Put(uint8_t{16}).Put(uint8_t{kPoll}).Put(uint8_t{3});
     writer.Put(uint8_t{kCheckStalls}).Put(uint8_t{0}).Put(uint8_t{60});
     seeds.push_back(writer.bytes());
   }
@@ -393,19 +417,18 @@ std::vector<FuzzBytes> FuzzSeeds() {
   plan.tensors = {{"weight", 0, {5, 6}, 0}};
   const std::vector<char> plan_bytes = plan.Bytes();
   const std::pair<Operation, std::string> records[] = {
-      {Operation::kAllgather, CountsRecord({4, 2})},
-      {Operation::kAlltoall, CountsRecord({1, 2, 3, 4})},
-      {Operation::kReduceScatter, CountsRecord({2, 2})},
+      {Operation::kAllgather, CountsRecord({4, 2, 1})},
+      {Operation::kAlltoall, CountsRecord({1, 2, 3, 4, 5, 6, 7, 8, 9})},
+      {Operation::kReduceScatter, CountsRecord({2, 1, 1})},
       {Operation::kGroupRegister, CountsRecord({0, 1})},
       {Operation::kPlanRegister, std::string(plan_bytes.begin(), plan_bytes.end())},
   };
   for (const auto& [operation, record] : records) {
     FuzzWriter writer;
-    writer.Put(uint8_t{kHonestSubmit}).Put(static_cast<uint8_t>(static_cast<int>(operation) - 1));
-    writer.Put(uint8_t{0}).Put(uint8_t{0}).Put(uint8_t{6});
+    PutOperation(kHonestSubmit, operation, 1, &writer);  // Of a group: ranks 0 and 1.
     PutRecord(operation, record, 1, &writer);
     writer.Put(uint8_t{kOpenGroups}).Put(uint8_t{kReattach}).Put(uint8_t{1});
-    PutBoth(Operation::kAllreduce, 5, &writer);
+    PutAll(Operation::kAllreduce, 5, &writer);
     writer.Put(uint8_t{kWriteHeader}).Put(uint32_t{16}).Put(uint64_t{70000});
     writer.Put(uint8_t{kPoll}).Put(uint8_t{1}).Put(uint8_t{kRankEnded}).Put(uint8_t{kFail});
     seeds.push_back(writer.bytes());

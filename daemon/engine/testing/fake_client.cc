@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
@@ -16,6 +17,7 @@ namespace {
 constexpr arena::Offsets kOffsets = arena::SegmentOffsets();
 constexpr int64_t kWaitSliceUs = 100'000;
 constexpr uint64_t kRenewedSlabBytes = 64 << 10;
+constexpr uint64_t kRenewedDescriptors = 64;
 
 }  // namespace
 
@@ -32,7 +34,10 @@ FakeClient::~FakeClient() { munmap(data_, bytes_); }
 
 void FakeClient::Renew() {
   // A hole would make it an arena that is not backed by memory: refused.
-  std::memset(data_, 0, std::max(next_offset_, kOffsets.slab + kRenewedSlabBytes));
+  const uint64_t queued = std::clamp<uint64_t>(head_, kRenewedDescriptors, arena::kSlotCount);
+  std::memset(data_, 0, kOffsets.queue + queued * sizeof(arena::Descriptor));
+  std::memset(data_ + kOffsets.slots, 0,
+              std::max(next_offset_, kOffsets.slab + kRenewedSlabBytes) - kOffsets.slots);
   WriteHeader();
   next_offset_ = kOffsets.slab;
   head_ = 0;

@@ -37,7 +37,7 @@ class FakeClient {
   FakeClient(const FakeClient&) = delete;
   FakeClient& operator=(const FakeClient&) = delete;
 
-  // As it was made, as far as the slab was used: header, and zeros. REQUIRES: nobody serves it.
+  // As it was made, as far as it was used: header, and zeros. REQUIRES: nobody serves it.
   void Renew();
 
   // Hands it to the engine as `arena` of the rank.
