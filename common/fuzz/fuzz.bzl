@@ -21,6 +21,7 @@ def fuzz_test(name, srcs, deps, rounds = 3000, size = "small"):
         env = {
             "RINGD_FUZZ_CORPUS": "%s/corpus/%s" % (native.package_name(), name),
             "RINGD_FUZZ_ROUNDS": str(rounds),
+            "RINGD_FUZZ_SECONDS": "10",
         },
         tags = ["fuzz"],
         deps = deps + [

@@ -1,12 +1,13 @@
 // A fuzz target as a test: seeds, corpus, then mutations of both.
 //
-// RINGD_FUZZ_SEED and RINGD_FUZZ_ROUNDS choose other mutations. An input that ends the process lies
-// in the test's undeclared outputs (bazel-testlogs/.../test.outputs), to be added to the corpus.
+// RINGD_FUZZ_SEED and RINGD_FUZZ_ROUNDS choose other mutations, as many as fit into
+// RINGD_FUZZ_SECONDS. An input that ends the process lies in the test's undeclared outputs
+// (bazel-testlogs/.../test.outputs), to be added to the corpus.
 #include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
 
-#include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -83,7 +84,14 @@ TEST_F(FuzzTest, Mutations) {
   printf("RINGD_FUZZ_SEED=%llu RINGD_FUZZ_ROUNDS=%llu\n", static_cast<unsigned long long>(seed),
          static_cast<unsigned long long>(rounds));
   FuzzMutator mutator(seed);
-  for (uint64_t round = 0; round < rounds; ++round) Feed(mutator.Next(inputs));
+  const auto seconds = std::chrono::seconds(Number("RINGD_FUZZ_SECONDS", 1 << 30));
+  const auto end = std::chrono::steady_clock::now() + seconds;
+  uint64_t round = 0;
+  while (round < rounds && std::chrono::steady_clock::now() < end) {
+    Feed(mutator.Next(inputs));
+    ++round;
+  }
+  printf("%llu rounds\n", static_cast<unsigned long long>(round));
 }
 
 }  // namespace

@@ -74,12 +74,13 @@ struct EventLoop::State {
   int RunEvents(const epoll_event* events, int count) {
     int run = 0;
     for (int i = 0; i < count; ++i) {
-      if (events[i].data.u64 == kWakeTag) {
+      const uint64_t tag = events[i].data.u64;  // A copy: the structure is packed.
+      if (tag == kWakeTag) {
         uint64_t value;
         [[maybe_unused]] const ssize_t ignored = read(wake.get(), &value, sizeof(value));
         continue;
       }
-      const auto found = watches.find(events[i].data.u64);
+      const auto found = watches.find(tag);
       if (found == watches.end()) continue;  // An earlier callback has removed it.
       const std::shared_ptr<WatchEntry> watch = found->second;
       watch->callback(events[i].events);

@@ -53,8 +53,8 @@ absl::StatusOr<std::vector<char>> CopyMeta(const arena::Descriptor& descriptor,
   if (descriptor.meta_bytes > arena::kMaxMetaBytes) return Bad("meta_bytes out of range");
   const std::byte* data = view.Resolve(descriptor.meta, descriptor.meta_bytes, alignof(uint64_t));
   if (data == nullptr) return Bad("meta outside the arena");
-  record.resize(descriptor.meta_bytes);
-  std::memcpy(record.data(), data, record.size());
+  const auto* const from = reinterpret_cast<const char*>(data);
+  record.assign(from, from + descriptor.meta_bytes);
   return record;
 }
 

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/futex.h"
 #include "common/base/sealed_memory.h"
+#include "common/base/word_copy.h"
 #include "common/reduce/reduce.h"
 
 namespace ringd::daemon {
@@ -107,9 +108,10 @@ uint64_t SharedSegment::Newest(int rank) const {
 std::unique_ptr<Request> SharedSegment::Take(int rank, uint64_t sequence) const {
   const int index = view_.Find(rank, sequence);
   if (index < 0) return nullptr;
+  // Word by word: what is judged is what is used, whatever the rank writes meanwhile.
   arena::Descriptor description;
   const segment::Slot& slot = view_.slot(rank, index);
-  memcpy(&description, &slot.description, sizeof(description));
+  LoadWords(&description, &slot.description, sizeof(description));
   uint64_t bytes = 0;
   if (!IsSound(description, rank_count(), &bytes)) return nullptr;
   auto request = std::make_unique<Request>();

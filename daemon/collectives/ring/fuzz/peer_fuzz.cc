@@ -1,4 +1,5 @@
-// One node of a ring whose neighbours send whatever they like, while operations start and fail.
+// A node of a ring whose neighbours send whatever they like, while operations start and fail; or
+// two nodes whose bytes are changed on their way.
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -8,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -44,6 +46,7 @@ enum Command : uint8_t {
   kAbort,
   kAbortFrom,
   kClose,
+  kPatch,
   kCommandCount,
 };
 
@@ -51,18 +54,14 @@ class World {
  public:
   explicit World(FuzzInput* input) : input_(*input) {
     const uint8_t shape = input_.Take<uint8_t>();
-    ranks_ = 1 + shape % 2;
-    nodes_ = 2 + shape / 2 % 3;
+    has_peer_ = shape % 2 == 1;
+    ranks_ = 1 + shape / 2 % 2;
+    nodes_ = has_peer_ ? 2 : 2 + shape / 4 % 3;
     std::vector<int> counts(static_cast<size_t>(nodes_), 1);
     counts[0] = ranks_;
-    daemon::RingSockets sockets;
-    MakePair(&sockets.right, &right_);
-    MakePair(&sockets.left, &left_);
-    communicator_ = MakeRingCommunicator(daemon::MakeLayouts(counts)[0], kGeneration, sockets,
-                                         &loop_, [](const Outcome&) {});
-    communicator_->set_peer_failure_handler([](daemon::OperationKey, bool, const Outcome& outcome) {
-      FuzzCheck(!outcome.ok(), "a failure that is none");
-    });
+    layouts_ = daemon::MakeLayouts(counts);
+    AddNode(&right_, &left_);
+    if (has_peer_) AddNode(&peer_right_, &peer_left_);
   }
 
   void Run() {
@@ -72,7 +71,7 @@ class World {
     over.code = arena::Code::kUnavailable;
     over.message = "over";
     for (uint64_t channel = 0; channel < kChannels; ++channel) {
-      communicator_->AbortFrom({channel, 1}, over);
+      for (const auto& each : communicators_) each->AbortFrom({channel, 1}, over);
     }
     Settle();
     FuzzCheck(running_.empty(), "an operation that was never told");
@@ -82,6 +81,28 @@ class World {
   struct Running {
     std::vector<std::vector<std::byte>> memory;  // Freed when the operation is over.
   };
+  using RunningKey = std::tuple<size_t, uint64_t, uint64_t>;  // Node, channel, sequence.
+  // From one socket of ours to another; some of the bytes become other ones.
+  struct Way {
+    UniqueFd* from;
+    UniqueFd* to;
+    uint64_t moved = 0;
+    uint64_t patch_at = ~uint64_t{0};
+    char patch = 0;
+    std::string held;
+  };
+
+  void AddNode(UniqueFd* right, UniqueFd* left) {
+    daemon::RingSockets sockets;
+    MakePair(&sockets.right, right);
+    MakePair(&sockets.left, left);
+    communicators_.push_back(MakeRingCommunicator(layouts_[communicators_.size()], kGeneration,
+                                                  sockets, &loop_, [](const Outcome&) {}));
+    communicators_.back()->set_peer_failure_handler(
+        [](daemon::OperationKey, bool, const Outcome& outcome) {
+          FuzzCheck(!outcome.ok(), "a failure that is none");
+        });
+  }
 
   static void MakePair(int* ours, UniqueFd* theirs) {
     int pair[2];
@@ -92,8 +113,33 @@ class World {
   }
 
   bool Drive() {
+    bool worked = false;
     loop_.Poll(absl::ZeroDuration());
-    return communicator_->Progress();
+    for (const auto& each : communicators_) worked |= each->Progress();
+    for (Way& way : ways_) worked |= has_peer_ && Move(&way);
+    return worked;
+  }
+
+  static bool Move(Way* way) {
+    if (!way->from->valid() || !way->to->valid()) return false;
+    bool moved = false;
+    if (way->held.empty()) {
+      std::array<char, 16384> chunk;
+      const ssize_t got = recv(way->from->get(), chunk.data(), chunk.size(), MSG_DONTWAIT);
+      if (got <= 0) return false;
+      const auto count = static_cast<uint64_t>(got);
+      if (way->patch_at >= way->moved && way->patch_at < way->moved + count) {
+        chunk[way->patch_at - way->moved] ^= way->patch;
+      }
+      way->moved += count;
+      way->held.assign(chunk.data(), count);
+      moved = true;
+    }
+    const ssize_t sent =
+        send(way->to->get(), way->held.data(), way->held.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent <= 0) return moved;
+    way->held.erase(0, static_cast<size_t>(sent));
+    return true;
   }
 
   void Settle() {
@@ -146,20 +192,26 @@ class World {
     collective->root = input_.Take<uint8_t>() % (nodes_ - 1 + ranks_);
     collective->signature = kSignature;
     collective->description = "rank 0: something";
+    const uint64_t channel = input_.Take<uint8_t>() % kChannels;
+    const daemon::OperationKey key{channel, ++started_[channel]};
+    for (size_t node = 0; node < communicators_.size(); ++node) StartOn(node, key, *collective);
+  }
+
+  void StartOn(size_t node, daemon::OperationKey key, const Collective& drawn) {
+    auto collective = std::make_shared<Collective>(drawn);
     Running running;
     uint64_t input = collective->count, output = collective->count;
     SetCounts(collective.get(), &input, &output);
-    for (int rank = 0; rank < ranks_ && collective->operation != Operation::kBarrier; ++rank) {
+    collective->ranks.resize(layouts_[node].local_count());
+    const bool moves = collective->operation != Operation::kBarrier;
+    for (size_t rank = 0; rank < collective->ranks.size() && moves; ++rank) {
       const size_t element = DTypeBytes(collective->dtype);
-      collective->ranks.push_back(
-          {Allocate(input * element, &running), Allocate(output * element, &running)});
+      collective->ranks[rank] = {Allocate(input * element, &running),
+                                 Allocate(output * element, &running)};
     }
-    if (collective->operation == Operation::kBarrier) collective->ranks.resize(ranks_);
-    const uint64_t channel = input_.Take<uint8_t>() % kChannels;
-    const daemon::OperationKey key{channel, ++started_[channel]};
-    const std::pair<uint64_t, uint64_t> id{key.channel, key.sequence};
+    const RunningKey id{node, key.channel, key.sequence};
     running_[id] = std::move(running);
-    communicator_->Start(key, std::move(collective), [this, id](const Outcome&) {
+    communicators_[node]->Start(key, std::move(collective), [this, id](const Outcome&) {
       FuzzCheck(running_.erase(id) == 1, "an operation that was told twice");
     });
   }
@@ -256,8 +308,14 @@ class World {
         outcome.code = arena::Code::kPeerFailed;
         outcome.message = "no more";
         const daemon::OperationKey key{channel, uint64_t{1} + input_.Take<uint8_t>() % 8};
-        if (command % kCommandCount == kAbort) return communicator_->Abort(key, outcome);
-        return communicator_->AbortFrom(key, outcome);
+        if (command % kCommandCount == kAbort) return communicators_[0]->Abort(key, outcome);
+        return communicators_[0]->AbortFrom(key, outcome);
+      }
+      case kPatch: {
+        Way& way = ways_[input_.Take<uint8_t>() % std::size(ways_)];
+        way.patch_at = way.moved + input_.Take<uint16_t>();
+        way.patch = static_cast<char>(input_.Take<uint8_t>());
+        return;
       }
       case kClose:
         (input_.Take<uint8_t>() % 2 == 0 ? left_ : right_).reset();
@@ -266,13 +324,19 @@ class World {
   }
 
   FuzzInput& input_;
-  int ranks_ = 1;  // Of this node; the others have one.
+  bool has_peer_ = false;  // A second node, that keeps to the protocol.
+  int ranks_ = 1;          // Of the first node; the others have one.
   int nodes_ = 2;
+  std::vector<daemon::GroupLayout> layouts_;
   daemon::EventLoop loop_;
-  UniqueFd left_, right_;
-  std::map<std::pair<uint64_t, uint64_t>, Running> running_;
+  UniqueFd left_, right_, peer_left_, peer_right_;  // The other ends of the nodes' sockets.
+  Way ways_[4] = {{&right_, &peer_left_},
+                  {&peer_left_, &right_},
+                  {&peer_right_, &left_},
+                  {&left_, &peer_right_}};
+  std::map<RunningKey, Running> running_;
   std::array<uint64_t, kChannels> started_{};
-  std::unique_ptr<daemon::Communicator> communicator_;
+  std::vector<std::unique_ptr<daemon::Communicator>> communicators_;
 };
 
 void PutFrame(Command command, wire::FrameType type, uint8_t sequence, uint16_t offset,
@@ -290,6 +354,19 @@ void PutStart(uint8_t operation, uint8_t count_index, FuzzWriter* writer) {
 
 std::vector<FuzzBytes> FuzzSeeds() {
   std::vector<FuzzBytes> seeds;
+  for (uint8_t operation = 0; operation < 9; ++operation) {
+    FuzzWriter writer;
+    writer.Put(uint8_t{3});  // With a peer, two ranks here.
+    for (const uint8_t count_index : {3, 6, 0}) {
+      PutStart(operation, count_index, &writer);
+      writer.Put(uint8_t{kDrive}).Put(uint8_t{15});
+    }
+    writer.Put(uint8_t{kPatch}).Put(operation).Put(uint16_t{40}).Put(uint8_t{0});
+    PutStart(operation, 5, &writer);
+    writer.Put(uint8_t{kDrive}).Put(uint8_t{15}).Put(uint8_t{kAbort}).Put(uint8_t{0});
+    writer.Put(uint8_t{4});
+    seeds.push_back(writer.bytes());
+  }
   for (uint8_t operation = 0; operation < 9; ++operation) {
     for (const bool early : {false, true}) {
       FuzzWriter writer;
