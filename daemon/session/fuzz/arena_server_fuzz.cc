@@ -142,7 +142,7 @@ std::vector<FuzzBytes> FuzzSeeds() {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace ringd;
   QuietLogs();
-  static Server& server = *new Server;
+  static Server server;  // Ends before the loggers that it uses.
   FuzzInput input(data, size);
   UniqueFd socket = server.Connect();
   for (size_t i = 0; i < kMaxPackets && !input.empty(); ++i) {
