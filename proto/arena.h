@@ -49,8 +49,8 @@ constexpr uint32_t RefSegment(Ref ref) { return static_cast<uint32_t>(ref >> 48)
 constexpr uint64_t RefOffset(Ref ref) { return ref & 0xffffffffffff; }
 
 enum DescriptorFlags : uint16_t {
-  kFlagNamed = 1 << 0,   // Ordered by name (Horovod semantics). Reserved: names are part of the
-                         // signature for now.
+  kFlagNamed = 1 << 0,   // Ordered by name: ranks may submit such operations of a group in any
+                         // order. They have no sequence. Collectives that move data, with a name.
   kFlagBeside = 1 << 1,  // The result lies beside the input, which stays untouched: the operation
                          // can run again.
   kFlagReproducible = 1 << 2,

@@ -3,8 +3,8 @@
 // Connection: node i dials its right neighbour i + 1 (mod n), once for each generation of a job and
 // for each of its groups (over the nodes that have members), and the two nodes of a pair dial one
 // another when messages are to be sent; payload flows to the right only, READY and acknowledgements
-// to the left, floods (ABORT, LEAVE) both ways. Handshake, before the first frame, with K = the
-// generation's key (32 bytes, from the scheduler) and both nonces random:
+// to the left, notes to the right, floods (ABORT, LEAVE) both ways. Handshake, before the first
+// frame, with K = the generation's key (32 bytes, from the scheduler) and both nonces random:
 //   dialler  -> Hello{nonce_a}
 //   acceptor -> Challenge{nonce_b, HMAC-SHA256(K, "ringd-accept" | Hello | nonce_b)}
 //   dialler  -> Proof{HMAC-SHA256(K, "ringd-dial" | Hello | nonce_b)}
@@ -66,6 +66,8 @@ enum class FrameType : uint16_t {
   kAbort = 3,      // Flood. Operation (channel, sequence) fails; payload: an Failure record.
   kAbortFrom = 4,  // Flood. That operation and all later ones of its channel fail.
   kPing = 5,       // Idle heartbeat; no payload.
+  kNote = 6,       // To the right. Payload: what the engines tell one another beside operations
+                   // (daemon/engine/order/notes.h).
 };
 
 // Precedes each frame. Its receiver drops the connection when a field is out of range, the
@@ -92,6 +94,8 @@ static_assert(sizeof(FrameHeader) == 64);
 constexpr uint64_t ChannelId(uint32_t group, uint32_t plan) {
   return (uint64_t{group} << 16) | plan;
 }
+// In the place of a plan: operations that are ordered by name.
+inline constexpr uint32_t kNamed = 0xffff;
 constexpr uint32_t ChannelGroup(uint64_t channel) { return (channel >> 16) & 0xffff; }
 constexpr uint32_t ChannelPlan(uint64_t channel) { return channel & 0xffff; }
 

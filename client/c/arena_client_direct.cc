@@ -20,6 +20,7 @@ constexpr int64_t kDirectMicros = 50'000;
 
 // Whether the operation has a number in group 0's own sequence.
 bool IsNumbered(const arena::Descriptor& descriptor) {
+  if ((descriptor.flags & arena::kFlagNamed) != 0) return false;
   return descriptor.group == 0 && descriptor.operation != Operation::kNoop &&
          descriptor.operation != Operation::kPlanBucket && !IsMessage(descriptor.operation);
 }

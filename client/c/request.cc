@@ -78,6 +78,17 @@ int CheckKind(const ringd_operation& operation, const ringd_info& info) {
   return RINGD_OK;
 }
 
+// The flag says that it is ordered by its name.
+int CheckNamed(const ringd_operation& operation) {
+  if ((operation.flags & arena::kFlagNamed) == 0) return RINGD_OK;
+  const auto kind = static_cast<Operation>(operation.operation);
+  if (operation.name == nullptr || *operation.name == '\0') {
+    return Invalid(operation, "is to be ordered by name, but has none");
+  }
+  return IsMessage(kind) || !Carries(kind) ? Invalid(operation, "can't be ordered by name")
+                                           : RINGD_OK;
+}
+
 int CheckDescription(const ringd_operation& operation) {
   if (operation.ndim > arena::kMaxDims) return Invalid(operation, "more than 32 dimensions");
   if (operation.ndim > 0 && operation.shape == nullptr) return Invalid(operation, "shape is null");
@@ -90,10 +101,10 @@ int CheckDescription(const ringd_operation& operation) {
   if (operation.count_count > 0 && operation.counts == nullptr) {
     return Invalid(operation, "counts is null");
   }
-  if ((operation.flags & ~uint32_t{arena::kFlagBeside}) != 0) {
+  if ((operation.flags & ~uint32_t{arena::kFlagBeside | arena::kFlagNamed}) != 0) {
     return Invalid(operation, "unknown flags");
   }
-  return RINGD_OK;
+  return CheckNamed(operation);
 }
 
 // Sum of n counts, each `stride` apart. False: negative or too large.

@@ -102,12 +102,14 @@ typedef struct {
   uint32_t count_count;   // Length of counts.
   const int64_t* counts;  // allgather, gather, reducescatter, scatter: elements a rank, NULL: all
                           // alike; alltoall: matrix [from * size + to].
-  const char* name;       // NULL: unnamed, matched by order.
+  const char* name;       // NULL: none.
   const char* site;       // NULL or "train.py:41".
   double prescale;        // 1.0: none.
   double postscale;
-  uint32_t tag;    // send, recv: messages with one tag keep their order.
-  uint32_t flags;  // arena::DescriptorFlags that a caller may set: beside.
+  uint32_t tag;  // send, recv: messages with one tag keep their order.
+  uint32_t
+      flags;  // arena::DescriptorFlags that a caller may set: beside, named (ordered by its name
+              // among the named operations of the group, in whatever order ranks submit them).
 } ringd_operation;
 
 typedef uint64_t

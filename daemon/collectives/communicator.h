@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "common/base/types.h"
 #include "common/reduce/reduce.h"
 #include "common/reduce/wire_dtype.h"
@@ -125,6 +126,13 @@ class Communicator {
   virtual void AbortFrom(OperationKey key, const Outcome& outcome) = 0;
 
   virtual void set_peer_failure_handler(PeerFailure handler) = 0;
+
+  // Notes: what nodes tell one another beside the operations. Each goes to the right neighbour, in
+  // the order of the calls; at most wire::kMaxTextBytes. Nobody gets one in a group of one node.
+  // The handler's error breaks the connection.
+  using NoteHandler = std::function<absl::Status(const std::string& note)>;
+  virtual void set_note_handler(NoteHandler) {}
+  virtual void SendNote(std::string) {}
 
   // Counters since creation.
   struct Counters {

@@ -108,7 +108,8 @@ std::string ChannelText(uint64_t channel) {
   if (wire::IsMessageChannel(channel)) return absl::StrCat(" with tag ", channel & 0xffffffff);
   const uint32_t plan = wire::ChannelPlan(channel);
   const uint32_t group = wire::ChannelGroup(channel);
-  return absl::StrCat(plan == 0 ? "" : absl::StrCat(" of plan ", plan),
+  const bool is_plan = plan != 0 && plan != wire::kNamed;
+  return absl::StrCat(is_plan ? absl::StrCat(" of plan ", plan) : "",
                       group == 0 ? "" : absl::StrCat(" of group ", group));
 }
 
@@ -116,7 +117,9 @@ std::string OperationText(OperationKey key) {
   if (wire::IsMessageChannel(key.channel)) {
     return absl::StrCat("message", ChannelText(key.channel));
   }
-  return absl::StrCat("operation s.", key.sequence, ChannelText(key.channel));
+  const bool is_named = wire::ChannelPlan(key.channel) == wire::kNamed;
+  if (is_named && key.sequence == 0) return "operation" + ChannelText(key.channel);
+  return absl::StrCat("operation ", is_named ? "n." : "s.", key.sequence, ChannelText(key.channel));
 }
 
 std::string MismatchMessage(OperationKey key, absl::string_view first, absl::string_view second) {

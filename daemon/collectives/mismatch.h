@@ -22,7 +22,8 @@ inline constexpr char kPlanTextTensor[] = "tensor";
 
 // " of plan 2 of group 5", " with tag 3"; empty for the job's own sequence.
 std::string ChannelText(uint64_t channel);
-// "operation s.5 of group 3", "message with tag 1".
+// "operation s.5 of group 3", "operation n.2" (the second named one), "message with tag 1". 0 in a
+// channel of named operations: not ordered yet.
 std::string OperationText(OperationKey key);
 
 // What to tell the ranks: "operation s.5 is not the same on all ranks: rank 0 called allreduce

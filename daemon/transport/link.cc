@@ -29,8 +29,9 @@ constexpr absl::Duration kTick = absl::Seconds(1);
 // With the tick, a lost node is noticed within 5 s; a live one's kernel answers each second.
 constexpr absl::Duration kSilenceLimit = absl::Seconds(4);
 
-bool IsFlood(wire::FrameType type) {
-  return type == wire::FrameType::kAbort || type == wire::FrameType::kAbortFrom;
+bool HasText(wire::FrameType type) {
+  return type == wire::FrameType::kAbort || type == wire::FrameType::kAbortFrom ||
+         type == wire::FrameType::kNote;
 }
 
 }  // namespace
@@ -198,6 +199,9 @@ absl::Status Link::CheckHeader() const {
       is_valid &= header_.payload_bytes >= sizeof(wire::Failure) &&
                   header_.payload_bytes <= wire::kMaxTextBytes;
       break;
+    case wire::FrameType::kNote:
+      is_valid &= header_.payload_bytes > 0 && header_.payload_bytes <= wire::kMaxTextBytes;
+      break;
     default:
       is_valid = false;
   }
@@ -210,7 +214,7 @@ absl::Status Link::CheckHeader() const {
 absl::Status Link::BeginFrame() {
   RINGD_RETURN_IF_ERROR(CheckHeader());
   payload_begin_ = nullptr;
-  if (IsFlood(header_.type)) {
+  if (HasText(header_.type)) {
     text_.resize(header_.payload_bytes);
     payload_begin_ = text_.data();
   } else if (header_.type == wire::FrameType::kData) {

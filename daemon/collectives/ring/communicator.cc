@@ -255,6 +255,13 @@ wire::FrameHeader RingCommunicator::HeaderOf(const RingOperation& operation,
   return header;
 }
 
+void RingCommunicator::SendNote(std::string note) {
+  if (broken_.has_value()) return;
+  wire::FrameHeader header{};
+  header.type = wire::FrameType::kNote;
+  right_->SendControl(header, std::move(note));
+}
+
 void RingCommunicator::RunCallbacks() {
   if (is_busy_) return;
   is_busy_ = true;

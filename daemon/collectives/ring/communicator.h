@@ -39,6 +39,8 @@ class RingCommunicator : public Communicator {
   void set_peer_failure_handler(PeerFailure handler) override {
     peer_failure_ = std::move(handler);
   }
+  void set_note_handler(NoteHandler handler) override { note_ = std::move(handler); }
+  void SendNote(std::string note) override;
   Counters counters() const override;
 
  private:
@@ -81,6 +83,7 @@ class RingCommunicator : public Communicator {
   absl::Status OnFrame(Side side, const wire::FrameHeader& header, const std::byte* payload);
   void OnSent(uint64_t tag);
   absl::Status OnDataComplete(const wire::FrameHeader& header, const std::byte* payload);
+  absl::Status OnNote(Side side, std::string note);
   absl::Status OnReady(const wire::FrameHeader& header);
   absl::Status ApplyReady(RingOperation* operation, const wire::FrameHeader& header);
   absl::Status CheckPiece(const RingOperation& operation, const wire::FrameHeader& header) const;
@@ -116,6 +119,7 @@ class RingCommunicator : public Communicator {
   const GroupLayout layout_;
   const RingFailure ring_failure_;
   PeerFailure peer_failure_;
+  NoteHandler note_;
   SideHandler left_handler_;
   SideHandler right_handler_;
   std::unique_ptr<Link> left_;

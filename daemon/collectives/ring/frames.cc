@@ -52,9 +52,23 @@ absl::Status RingCommunicator::OnFrame(Side side, const wire::FrameHeader& heade
     case wire::FrameType::kReady:
       if (side == Side::kLeft) return Violation("READY to its right neighbour", header);
       return OnReady(header);
+    case wire::FrameType::kNote:
+      return OnNote(side, {reinterpret_cast<const char*>(payload), header.payload_bytes});
     default:
       return OnFlood(side, header, payload);
   }
+}
+
+// When nothing is half done: what is noted may start operations.
+absl::Status RingCommunicator::OnNote(Side side, std::string note) {
+  if (side == Side::kRight || note_ == nullptr) {
+    return absl::InvalidArgumentError("it sent a note that nobody expects");
+  }
+  callbacks_.push_back([this, note = std::move(note)] {
+    if (broken_.has_value()) return;
+    if (absl::Status status = note_(note); !status.ok()) early_violation_.Update(status);
+  });
+  return absl::OkStatus();
 }
 
 void RingCommunicator::OnSent(uint64_t tag) {

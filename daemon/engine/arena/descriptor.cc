@@ -343,7 +343,10 @@ absl::StatusOr<std::unique_ptr<Request>> MakeRequest(const arena::Descriptor& de
   request->signature = descriptor.signature;
   request->group = descriptor.group;
   const bool is_bucket = descriptor.operation == Operation::kPlanBucket;
-  if (descriptor.group == 0 && !is_bucket) request->sequence = arena::SequenceOf(descriptor);
+  request->is_named = (descriptor.flags & arena::kFlagNamed) != 0;
+  if (descriptor.group == 0 && !is_bucket && !request->is_named) {
+    request->sequence = arena::SequenceOf(descriptor);
+  }
   request->tag = descriptor.tag;
   absl::StatusOr<std::vector<char>> record = CopyMeta(descriptor, *context.arena);
   if (!record.ok()) return record.status();
@@ -353,7 +356,7 @@ absl::StatusOr<std::unique_ptr<Request>> MakeRequest(const arena::Descriptor& de
     case Operation::kPlanUnregister:
     case Operation::kPlanBucket:
       request->plan_id = static_cast<uint32_t>(descriptor.root);
-      if (wire::ChannelPlan(request->plan_id) != request->plan_id) {
+      if (request->plan_id >= wire::kNamed) {
         return Bad(absl::StrCat("plan ", request->plan_id, " is not registered"));
       }
       if (descriptor.operation == Operation::kPlanRegister) {
@@ -396,6 +399,10 @@ absl::StatusOr<std::unique_ptr<Request>> MakeRequest(const arena::Descriptor& de
       }
   }
   if (!status.ok()) return status;
+  const bool may_have_name = MovesData(request->operation) && !IsMessage(request->operation);
+  if (request->is_named && (request->name.empty() || !may_have_name)) {
+    return Bad("an operation that can't be ordered by name");
+  }
   return request;
 }
 

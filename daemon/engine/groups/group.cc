@@ -1,12 +1,14 @@
 #include "daemon/engine/groups/group.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/futex.h"
 #include "daemon/engine/arena/client.h"
 #include "proto/operations.h"
+#include "proto/wire.h"
 
 namespace ringd::daemon {
 
@@ -19,12 +21,20 @@ Group::Group(uint32_t id, const GroupLayout& layout, std::vector<int> local_rank
       on_groups_(std::move(on_groups)),
       segment_(std::move(segment)),
       book_(layout_, segment_ != nullptr, id),
+      names_(layout_, id),
       communicator_(std::move(communicator)) {
   communicator_->set_peer_failure_handler(
       [this](OperationKey key, bool from, const Outcome& outcome) {
+        // A named operation that is not started here yet fails when it is.
+        if (wire::ChannelPlan(key.channel) == wire::kNamed) return;
         book_.FailByPeer(key, from, outcome, &actions_);
         Perform();
       });
+  communicator_->set_note_handler([this](const std::string& note) {
+    absl::Status status = names_.OnNotes(note, &actions_);
+    Perform();
+    return status;
+  });
 }
 
 Group::~Group() { communicator_.reset(); }
@@ -38,7 +48,16 @@ int Group::IndexOf(int local_rank) const {
 absl::Status Group::Submit(int local_rank, RequestPtr request) {
   const int index = IndexOf(local_rank);
   if (index < 0) return absl::FailedPreconditionError(absl::StrCat("group ", id_, ": no member"));
-  return book_.Submit(index, std::move(request), MonotonicMicros(), &actions_);
+  const int64_t now_us = MonotonicMicros();
+  if (!request->is_named) return book_.Submit(index, std::move(request), now_us, &actions_);
+  names_.Submit(index, std::move(request), now_us, &actions_);
+  return absl::OkStatus();
+}
+
+bool Group::Progress() {
+  const bool has_notes = names_.HasNotes();
+  for (std::string& note : names_.TakeNotes()) communicator_->SendNote(std::move(note));
+  return communicator_->Progress() || has_notes;
 }
 
 void Group::EndRank(int local_rank, const Outcome& outcome) {
@@ -50,11 +69,13 @@ void Group::EndRank(int local_rank, const Outcome& outcome) {
     segment_->Close();
   }
   book_.EndRank(index, outcome, &actions_);
+  names_.EndRank(index, outcome, &actions_);
   Perform();
 }
 
 void Group::FailPending(const Outcome& outcome) {
   book_.FailAll(outcome, &actions_);
+  names_.FailAll(outcome, &actions_);
   Perform();
 }
 
@@ -170,6 +191,10 @@ std::optional<Group::Stall> Group::FindStall(int64_t before_us) const {
   std::optional<Stall> oldest;
   if (auto waiting = book_.WaitingSince(before_us, 1); !waiting.empty()) {
     oldest = Stall{std::move(waiting[0]), false};
+  }
+  if (auto waiting = names_.WaitingSince(before_us); waiting.has_value()) {
+    const bool is_older = !oldest.has_value() || waiting->since_us < oldest->waiting.since_us;
+    if (is_older) oldest = Stall{*std::move(waiting), false};
   }
   for (const auto& [key, started] : started_) {
     const bool is_older = !oldest.has_value() || started.since_us < oldest->waiting.since_us;

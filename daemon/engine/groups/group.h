@@ -1,5 +1,5 @@
-// A group of a job's ranks on this node: the order of its collectives and the communicator that
-// carries them out.
+// A group of a job's ranks on this node: the order of its collectives, by number or by name, and
+// the communicator that carries them out.
 #ifndef RINGD_DAEMON_ENGINE_GROUPS_GROUP_H_
 #define RINGD_DAEMON_ENGINE_GROUPS_GROUP_H_
 
@@ -12,6 +12,8 @@
 
 #include "absl/status/status.h"
 #include "daemon/collectives/communicator.h"
+#include "daemon/engine/names/name_book.h"
+#include "daemon/engine/order/action.h"
 #include "daemon/engine/order/order_book.h"
 #include "daemon/engine/segment/shared_segment.h"
 
@@ -48,7 +50,8 @@ class Group {
   const std::vector<int>& local_ranks() const { return local_ranks_; }
   bool idle() const { return started_.empty(); }
 
-  // local_rank: of the job, here and below; a member. As OrderBook's; carried out by Perform.
+  // local_rank: of the job, here and below; a member. As OrderBook's or NameBook's; carried out by
+  // Perform.
   absl::Status Submit(int local_rank, RequestPtr request);
   // The rank won't submit any more. Nothing happens for one that is no member.
   void EndRank(int local_rank, const Outcome& outcome);
@@ -59,7 +62,7 @@ class Group {
   // Carries out what the order book has said.
   void Perform();
   // The communicator's turn. Returns whether anything was done.
-  bool Progress() { return communicator_->Progress(); }
+  bool Progress();
 
   const SharedSegment* segment() const { return segment_.get(); }
   // What the rank has come to in the group's own sequence, here and in the segment.
@@ -95,6 +98,7 @@ class Group {
   const OnGroups on_groups_;
   std::unique_ptr<SharedSegment> segment_;
   OrderBook book_;
+  NameBook names_;
   std::map<OperationKey, Started, KeyLess> started_;
   Actions actions_;  // To be carried out by Perform.
   bool performing_ = false;

@@ -4,9 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/futex.h"
-#include "common/process/exit_text.h"
 #include "daemon/collectives/mismatch.h"
 #include "daemon/engine/arena/client.h"
+#include "daemon/engine/order/end_outcome.h"
 #include "proto/wire.h"
 
 namespace ringd::daemon {
@@ -237,7 +237,11 @@ void Messages::TellEnded(int node, int local_rank, const Outcome& outcome) {
 
 void Messages::EndRank(int local_rank, const Outcome& cause) {
   if (ended_.contains(local_rank)) return;
-  const Outcome outcome = EndOutcome(local_rank, cause);
+  const int rank = layout_.first_local_rank() + local_rank;
+  const std::string& node = layout_.nodes[layout_.node_index].name;
+  const Outcome outcome = EndOutcome(
+      cause, rank, node,
+      absl::StrCat("rank ", rank, " (node ", node, ") has finished; a message with it is pending"));
   ended_.emplace(local_rank, outcome);
   for (auto& [key, lane] : lanes_) {
     const bool from = std::get<1>(key) == local_rank;
@@ -249,23 +253,6 @@ void Messages::EndRank(int local_rank, const Outcome& cause) {
   for (const auto& [node, pair] : pairs_) {
     if (pair.communicator != nullptr) TellEnded(node, local_rank, outcome);
   }
-}
-
-Outcome Messages::EndOutcome(int local_rank, const Outcome& cause) const {
-  Outcome outcome = cause;
-  outcome.rank = layout_.first_local_rank() + local_rank;
-  outcome.node = layout_.nodes[layout_.node_index].name;
-  if (!outcome.message.empty()) return outcome;
-  if (outcome.signal != 0 || outcome.exit_code > 0) {
-    outcome.message = RankEndSentence({.rank = outcome.rank,
-                                       .node = outcome.node,
-                                       .exit_code = outcome.exit_code,
-                                       .signal = outcome.signal});
-  } else {
-    outcome.message = absl::StrCat("rank ", outcome.rank, " (node ", outcome.node,
-                                   ") has finished; a message with it is pending");
-  }
-  return outcome;
 }
 
 void Messages::FailAll(const Outcome& outcome) {

@@ -96,7 +96,6 @@ class Messages {
   void TellEnded(int node, int local_rank, const Outcome& outcome);
   uint64_t Begin(std::vector<RequestPtr> requests);
   void Finish(uint64_t id, const Outcome& outcome);
-  Outcome EndOutcome(int local_rank, const Outcome& cause) const;
   static void Tell(const RequestPtr& request, const Outcome& outcome);
 
   int NodeOf(int rank) const;

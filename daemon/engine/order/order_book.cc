@@ -5,8 +5,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "common/process/exit_text.h"
 #include "daemon/collectives/mismatch.h"
+#include "daemon/engine/order/end_outcome.h"
 #include "proto/wire.h"
 
 namespace ringd::daemon {
@@ -328,32 +328,18 @@ void OrderBook::Tell(RequestPtr request, std::shared_ptr<const Outcome> outcome,
   actions->push_back(std::move(action));
 }
 
-std::shared_ptr<const Outcome> OrderBook::EndOutcome(const Channel& channel, int local_rank,
-                                                     const Outcome& outcome) const {
-  auto full = std::make_shared<Outcome>(outcome);
-  if (full->rank < 0) full->rank = JobRank(local_rank);
-  if (full->node.empty()) full->node = layout_.nodes[layout_.node_index].name;
-  if (!full->message.empty()) return full;
-  const uint64_t next = channel.FirstMissing(local_rank) - channel.edition_base;
-  if (full->signal != 0 || full->exit_code > 0) {
-    full->message = RankEndSentence({.rank = full->rank,
-                                     .node = full->node,
-                                     .exit_code = full->exit_code,
-                                     .signal = full->signal});
-  } else {
-    full->message = absl::StrCat("rank ", full->rank, " has finished after ", next - 1,
-                                 " operations, s.", next, ChannelText(channel.id), " is pending");
-  }
-  return full;
-}
-
 void OrderBook::EndRank(int local_rank, const Outcome& outcome, Actions* actions) {
   if (ended_[local_rank] == nullptr) ended_[local_rank] = std::make_shared<Outcome>(outcome);
   for (auto& [id, channel] : channels_) {
     if (!channel->open) continue;
     const uint64_t first = channel->FirstMissing(local_rank);
     if (first >= channel->failed_from) continue;
-    const auto full = EndOutcome(*channel, local_rank, outcome);
+    const int rank = JobRank(local_rank);
+    const uint64_t next = first - channel->edition_base;
+    const auto full = std::make_shared<Outcome>(
+        EndOutcome(outcome, rank, layout_.nodes[layout_.node_index].name,
+                   absl::StrCat("rank ", rank, " has finished after ", next - 1, " operations, s.",
+                                next, ChannelText(id), " is pending")));
     actions->push_back({Action::Kind::kAbortFrom, {id, first}, {}, full});
     FailFrom(channel.get(), first, full, actions);
   }

@@ -12,33 +12,10 @@
 
 #include "absl/status/statusor.h"
 #include "daemon/collectives/communicator.h"
+#include "daemon/engine/order/action.h"
 #include "daemon/engine/order/request.h"
 
 namespace ringd::daemon {
-
-// What the book's owner has to do next.
-struct Action {
-  enum class Kind {
-    kStart,      // All local ranks have submitted `key`: start it. requests: by local rank.
-    kTell,       // `requests` (one or more) are over with `outcome`.
-    kAbort,      // Tell the peers that `key` fails with `outcome`: Communicator::Abort.
-    kAbortFrom,  // ... and all later ones of its channel.
-  };
-  Kind kind = Kind::kTell;
-  OperationKey key;
-  std::vector<RequestPtr> requests;
-  std::shared_ptr<const Outcome> outcome;
-};
-using Actions = std::vector<Action>;
-
-// Someone has called, somebody else has not.
-struct Waiting {
-  OperationKey key;
-  int64_t since_us = 0;      // First submission.
-  std::string description;   // Of that one.
-  std::vector<int> present;  // Local ranks.
-  std::vector<int> missing;
-};
 
 // One group of one generation on this node. Pure: no I/O, no clock, no threads. Each call appends
 // the Actions that follow from it; the owner carries them out in order, after the call.
@@ -117,8 +94,6 @@ class OrderBook {
                 Actions* actions);
   void StartReady(Channel* channel, Actions* actions);
   void Tell(RequestPtr request, std::shared_ptr<const Outcome> outcome, Actions* actions);
-  std::shared_ptr<const Outcome> EndOutcome(const Channel& channel, int local_rank,
-                                            const Outcome& outcome) const;
 
   int JobRank(int local_rank) const {
     return layout_.JobRank(layout_.first_local_rank() + local_rank);

@@ -24,6 +24,7 @@ struct Request {
   uint32_t slot = 0;
   uint32_t number = 0;
   uint64_t sequence = 0;  // Its number in group 0's own sequence; 0: the order book counts.
+  bool is_named = false;  // Ordered by name, not by number.
   bool direct = false;    // Taken from the ranks' shared segment: its rank waits there, not here.
   std::vector<std::byte> scratch;  // direct: where its result goes, which nobody reads.
 

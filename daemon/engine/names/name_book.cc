@@ -1,0 +1,251 @@
+#include "daemon/engine/names/name_book.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status/macros.h"
+#include "daemon/collectives/mismatch.h"
+#include "daemon/engine/names/form.h"
+#include "daemon/engine/order/end_outcome.h"
+#include "proto/wire.h"
+
+namespace ringd::daemon {
+
+NameBook::NameBook(const GroupLayout& layout, uint32_t group)
+    : layout_(layout),
+      local_count_(layout.local_count()),
+      channel_(wire::ChannelId(group, wire::kNamed)) {
+  if (layout.node_index == 0) order_.emplace(layout.node_count());
+}
+
+NameBook::Queue& NameBook::QueueOf(const std::string& name) {
+  Queue& queue = queues_[name];
+  queue.arrived.resize(local_count_);
+  return queue;
+}
+
+void NameBook::Submit(int local_rank, RequestPtr request, int64_t now_us, Actions* actions) {
+  if (all_failed_ != nullptr) return Tell(std::move(request), all_failed_, actions);
+  const std::string name = request->name;
+  Queue& queue = QueueOf(name);
+  const uint32_t index = queue.arrived[local_rank]++;
+  if (index == queue.entries.size()) queue.entries.emplace_back();
+  Entry& entry = queue.entries[index];
+  if (entry.failure != nullptr) {
+    Tell(std::move(request), entry.failure, actions);
+  } else {
+    if (entry.first < 0) {
+      entry.requests.resize(local_count_);
+      entry.first = local_rank;
+      entry.since_us = now_us;
+    }
+    entry.requests[local_rank] = std::move(request);
+    Compare(&entry, local_rank, actions);
+  }
+  Report(name, actions);
+}
+
+void NameBook::Compare(Entry* entry, int local_rank, Actions* actions) {
+  const Request& mine = *entry->requests[local_rank];
+  const Request& first = *entry->requests[entry->first];
+  auto outcome = std::make_shared<Outcome>();
+  outcome->rank = JobRank(local_rank);
+  const OperationKey key{channel_, 0};
+  if (!mine.rejection.empty()) {
+    outcome->code = arena::Code::kInvalidArgument;
+    outcome->message = absl::StrCat(OperationText(key), ": rank ", outcome->rank, " called ",
+                                    DescribeRequest(mine), ": ", mine.rejection);
+  } else if (&mine != &first && !SameOperation(first, mine)) {
+    outcome->code = arena::Code::kMismatch;
+    outcome->message = MismatchMessage(key, DescribeForRank(first, JobRank(entry->first)),
+                                       DescribeForRank(mine, outcome->rank));
+  }
+  if (!outcome->ok()) Fail(entry, outcome, actions);
+}
+
+// What this node has to say of the name, in the order of its operations.
+void NameBook::Report(const std::string& name, Actions* actions) {
+  for (auto found = queues_.find(name); found != queues_.end(); found = queues_.find(name)) {
+    Queue& queue = found->second;
+    const uint32_t index = queue.reported;
+    if (index >= queue.entries.size()) break;
+    const Entry& entry = queue.entries[index];
+    const bool is_complete = *std::min_element(queue.arrived.begin(), queue.arrived.end()) > index;
+    Note note{.kind = Note::Kind::kReady,
+              .node = static_cast<uint16_t>(layout_.node_index),
+              .name = name};
+    if (entry.failure != nullptr) {
+      note.kind = Note::Kind::kFailed;
+      note.outcome = *entry.failure;
+    } else if (is_complete) {
+      note.form = FormOf(*entry.requests[entry.first]);
+    } else {
+      break;
+    }
+    ++queue.reported;
+    ToFirst(std::move(note), actions);
+  }
+  Shorten(name);
+}
+
+void NameBook::ToFirst(Note note, Actions* actions) {
+  if (!order_.has_value()) {
+    notes_.push_back(Shortened(std::move(note)));
+  } else {
+    Decide(note, actions).IgnoreError();  // What this node says is sound.
+  }
+}
+
+absl::Status NameBook::Decide(const Note& note, Actions* actions) {
+  std::vector<Note> orders;
+  RINGD_RETURN_IF_ERROR(order_->Take(note, &orders));
+  for (Note& order : orders) {
+    if (layout_.node_count() > 1) notes_.push_back(Shortened(order));
+    RINGD_RETURN_IF_ERROR(Obey(std::move(order), actions));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status NameBook::OnNotes(const std::string& text, Actions* actions) {
+  RINGD_ASSIGN_OR_RETURN(std::vector<Note> notes, DecodeNotes(text));
+  for (Note& note : notes) {
+    if (note.IsForFirst() && order_.has_value()) {
+      RINGD_RETURN_IF_ERROR(ResolveName(&note));
+      RINGD_RETURN_IF_ERROR(Decide(note, actions));
+    } else if (note.IsForFirst()) {
+      notes_.push_back(std::move(note));
+    } else if (order_.has_value()) {
+      return absl::InvalidArgumentError("it gave orders to the first node");
+    } else {
+      if (layout_.node_index + 1 < layout_.node_count()) notes_.push_back(note);
+      RINGD_RETURN_IF_ERROR(ResolveName(&note));
+      RINGD_RETURN_IF_ERROR(Obey(std::move(note), actions));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status NameBook::Obey(Note order, Actions* actions) {
+  if (all_failed_ != nullptr) return absl::OkStatus();
+  if (order.kind == Note::Kind::kFailRest) {
+    FailAll(order.outcome, actions);
+    return absl::OkStatus();
+  }
+  const bool is_start = order.kind == Note::Kind::kOrder;
+  if (is_start && table_.Find(order.name, order.form) == 0) table_.Add(order.name, order.form);
+  Queue& queue = QueueOf(order.name);
+  const uint32_t index = queue.ordered++;
+  if (index >= queue.entries.size()) {
+    if (is_start) return absl::InvalidArgumentError("it ordered what this node has not reported");
+    queue.entries.emplace_back();
+  }
+  Entry& entry = queue.entries[index];
+  if (is_start) {
+    if (index >= queue.reported || entry.failure != nullptr) {
+      return absl::InvalidArgumentError("it ordered what this node has not reported");
+    }
+    actions->push_back({Action::Kind::kStart,
+                        {channel_, ++last_sequence_},
+                        std::exchange(entry.requests, {}),
+                        nullptr});
+  } else {
+    Fail(&entry, std::make_shared<Outcome>(std::move(order.outcome)), actions);
+  }
+  Report(order.name, actions);
+  return absl::OkStatus();
+}
+
+void NameBook::Fail(Entry* entry, std::shared_ptr<const Outcome> outcome, Actions* actions) {
+  if (entry->failure != nullptr) return;
+  entry->failure = outcome;
+  for (RequestPtr& request : std::exchange(entry->requests, {})) {
+    if (request != nullptr) Tell(std::move(request), outcome, actions);
+  }
+}
+
+// Forgets the name's first operations where nobody will speak of them any more.
+void NameBook::Shorten(const std::string& name) {
+  const auto found = queues_.find(name);
+  if (found == queues_.end()) return;
+  Queue& queue = found->second;
+  uint32_t over = std::min(queue.reported, queue.ordered);
+  for (const uint32_t arrived : queue.arrived) over = std::min(over, arrived);
+  queue.entries.erase(queue.entries.begin(), queue.entries.begin() + over);
+  queue.reported -= over;
+  queue.ordered -= over;
+  for (uint32_t& arrived : queue.arrived) arrived -= over;
+  if (queue.entries.empty()) queues_.erase(found);
+}
+
+void NameBook::Tell(RequestPtr request, std::shared_ptr<const Outcome> outcome,
+                    Actions* actions) const {
+  Action action;
+  action.kind = Action::Kind::kTell;
+  action.outcome = std::move(outcome);
+  action.requests.push_back(std::move(request));
+  actions->push_back(std::move(action));
+}
+
+absl::Status NameBook::ResolveName(Note* note) const {
+  if (!note->HasName() || note->id == 0) return absl::OkStatus();
+  const NameTable::Operation* const operation = table_.Lookup(note->id);
+  if (operation == nullptr) return absl::InvalidArgumentError("it spoke of an unknown operation");
+  note->name = operation->name;
+  note->form = operation->form;
+  return absl::OkStatus();
+}
+
+Note NameBook::Shortened(Note note) const {
+  if (!note.HasName() || note.HasOutcome()) return note;
+  note.id = table_.Find(note.name, note.form);
+  return note;
+}
+
+std::vector<std::string> NameBook::TakeNotes() {
+  return EncodeNotes(std::exchange(notes_, {}), wire::kMaxTextBytes);
+}
+
+void NameBook::EndRank(int local_rank, const Outcome& outcome, Actions* actions) {
+  Note note{.kind = Note::Kind::kEnded, .node = static_cast<uint16_t>(layout_.node_index)};
+  const int rank = JobRank(local_rank);
+  note.outcome = EndOutcome(outcome, rank, layout_.nodes[layout_.node_index].name,
+                            absl::StrCat("rank ", rank,
+                                         " has finished, and operations that it has not submitted "
+                                         "are pending"));
+  ToFirst(std::move(note), actions);
+}
+
+void NameBook::FailAll(const Outcome& outcome, Actions* actions) {
+  if (all_failed_ != nullptr) return;
+  all_failed_ = std::make_shared<Outcome>(outcome);
+  for (auto& [name, queue] : queues_) {
+    for (Entry& entry : queue.entries) Fail(&entry, all_failed_, actions);
+  }
+  queues_.clear();
+}
+
+std::optional<Waiting> NameBook::WaitingSince(int64_t before_us) const {
+  const Queue* oldest = nullptr;
+  const Entry* entry = nullptr;
+  size_t index = 0;
+  for (const auto& [name, queue] : queues_) {
+    for (size_t i = queue.ordered; i < queue.entries.size(); ++i) {
+      const Entry& candidate = queue.entries[i];
+      if (candidate.requests.empty() || candidate.since_us > before_us) continue;
+      if (entry != nullptr && entry->since_us <= candidate.since_us) continue;
+      oldest = &queue;
+      entry = &candidate;
+      index = i;
+    }
+  }
+  if (entry == nullptr) return std::nullopt;
+  Waiting waiting{
+      {channel_, 0}, entry->since_us, DescribeRequest(*entry->requests[entry->first]), {}, {}};
+  for (int rank = 0; rank < local_count_; ++rank) {
+    (oldest->arrived[rank] > index ? waiting.present : waiting.missing).push_back(rank);
+  }
+  return waiting;
+}
+
+}  // namespace ringd::daemon
