@@ -110,6 +110,16 @@ void FakeClient::SetCounts(const std::vector<int64_t>& counts, arena::Descriptor
   std::copy(counts.begin(), counts.end(), reinterpret_cast<int64_t*>(record + sizeof(meta)));
 }
 
+void FakeClient::SetName(const std::string& name, arena::Descriptor* descriptor) {
+  const arena::Meta meta{0, 0, static_cast<uint32_t>(name.size()), 0};
+  descriptor->meta_bytes = static_cast<uint32_t>(sizeof(meta) + name.size());
+  descriptor->meta = Allocate(descriptor->meta_bytes);
+  auto* record = static_cast<char*>(At(descriptor->meta));
+  std::memcpy(record, &meta, sizeof(meta));
+  std::memcpy(record + sizeof(meta), name.data(), name.size());
+  descriptor->flags |= arena::kFlagNamed;
+}
+
 FakeClient::Ticket FakeClient::Number(arena::Descriptor* descriptor) {
   descriptor->slot = next_slot_;
   next_slot_ = (next_slot_ + 1) % arena::kSlotCount;

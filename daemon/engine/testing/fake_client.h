@@ -68,6 +68,9 @@ class FakeClient {
   // Makes `descriptor`'s meta record from counts.
   void SetCounts(const std::vector<int64_t>& counts, arena::Descriptor* descriptor);
 
+  // Makes it one that is ordered by its name.
+  void SetName(const std::string& name, arena::Descriptor* descriptor);
+
   // Gives it slot, number and serial and publishes it; rings the doorbell if the daemon sleeps.
   Ticket Submit(arena::Descriptor descriptor);
   // All become visible by one store.
