@@ -34,8 +34,8 @@ class Link {
     virtual ~Handler() = default;
     // A data frame begins: where to put its payload; null discards it. An error breaks the link.
     virtual absl::StatusOr<std::byte*> OnData(const wire::FrameHeader& header) = 0;
-    // A frame other than a ping is complete. payload: where OnData said; the text of a flood or note; else
-    // null.
+    // A frame other than a ping is complete. payload: where OnData said; the text of a flood or
+    // note; else null.
     virtual absl::Status OnFrame(const wire::FrameHeader& header, const std::byte* payload) = 0;
     // A data frame is with the kernel: its memory isn't used any more.
     virtual void OnSent(uint64_t tag) = 0;

@@ -22,6 +22,7 @@ from ._types import BOOL, DTYPE_BYTES, INT64, UINT8, Operation, ReduceOp, signat
 
 _MAX_DIMS = 32
 _MAX_NAME_BYTES = 4096
+_NAMED = 1  # Flag of an operation: ranks may call it in any order among the named ones.
 _KNOWN_DIMS = 8  # Dimensions that ranks tell one another ahead of an uneven operation.
 
 _EVERYONE = 0  # The group of all ranks.
@@ -148,14 +149,14 @@ def pack(
         prescale,
         postscale,
         tag,
-        0,
+        _NAMED if name else 0,
         group,
     )
 
 
 def _sequence_of(packed: tuple[Any, ...]) -> int | None:
     """The group whose order an operation keeps; None for named ones and messages."""
-    unnamed = packed[10] is None and packed[0] not in (Operation.SEND, Operation.RECV)
+    unnamed = not packed[10] and packed[0] not in (Operation.SEND, Operation.RECV)
     return packed[16] if unnamed else None
 
 

@@ -306,6 +306,28 @@ void SetInlineShape(const arena::Descriptor& descriptor, Request* request) {
   request->shape.assign(descriptor.dims, descriptor.dims + descriptor.ndim);
 }
 
+absl::Status MakeOfTensor(const arena::Descriptor& descriptor, const std::vector<char>& record,
+                          const DescriptorContext& context, Request* request) {
+  const Operation operation = descriptor.operation;
+  if (HasRoot(operation) || IsMessage(operation)) request->root = descriptor.root;
+  if (IsMessage(operation) && request->root >= 0 && request->root < context.size) {
+    request->peer = context.members == nullptr ? request->root : (*context.members)[request->root];
+  }
+  RINGD_RETURN_IF_ERROR(ParseMeta(record, request));
+  SetInlineShape(descriptor, request);
+  if (operation == Operation::kBarrier) return absl::OkStatus();
+  request->dtype = descriptor.dtype;
+  request->count = descriptor.count;
+  if (IsReduction(operation)) {
+    request->reduction = descriptor.reduction;
+    request->prescale = descriptor.prescale;
+    request->postscale = descriptor.postscale;
+  }
+  if (MovesData(operation)) return MakeData(descriptor, context, request);
+  CheckMeaning(context, request);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckDescriptor(const arena::Descriptor& descriptor,
@@ -375,33 +397,12 @@ absl::StatusOr<std::unique_ptr<Request>> MakeRequest(const arena::Descriptor& de
       if (status.ok()) status = MakeOfGroups(context, request.get());
       break;
     default:
-      if (HasRoot(descriptor.operation) || IsMessage(descriptor.operation)) {
-        request->root = descriptor.root;
-      }
-      if (IsMessage(descriptor.operation) && request->root >= 0 && request->root < context.size) {
-        request->peer =
-            context.members == nullptr ? request->root : (*context.members)[request->root];
-      }
-      status = ParseMeta(*record, request.get());
-      SetInlineShape(descriptor, request.get());
-      if (!status.ok() || descriptor.operation == Operation::kBarrier) break;
-      request->dtype = descriptor.dtype;
-      request->count = descriptor.count;
-      if (IsReduction(descriptor.operation)) {
-        request->reduction = descriptor.reduction;
-        request->prescale = descriptor.prescale;
-        request->postscale = descriptor.postscale;
-      }
-      if (MovesData(descriptor.operation)) {
-        status = MakeData(descriptor, context, request.get());
-      } else {
-        CheckMeaning(context, request.get());
-      }
+      status = MakeOfTensor(descriptor, *record, context, request.get());
   }
   if (!status.ok()) return status;
   const bool may_have_name = MovesData(request->operation) && !IsMessage(request->operation);
   if (request->is_named && (request->name.empty() || !may_have_name)) {
-    return Bad("an operation that can't be ordered by name");
+    return Bad("it can't be ordered by name");
   }
   return request;
 }
