@@ -239,8 +239,9 @@ struct ArenaHeader {
   std::atomic<uint64_t>
       incarnation;  // Daemon, release: changes with each daemon process that serves this arena.
   std::atomic<uint64_t> generation;  // Daemon, release: the job's current generation.
-  std::atomic<uint64_t> sequence;    // Daemon, relaxed, before the client is welcomed: the number
-                                     // that this rank's clients have come to in group 0.
+  std::atomic<uint64_t> sequence;    // Daemon, relaxed, before the client is welcomed and before it
+                                     // is told that a join is over: the number that this rank's
+                                     // clients have come to in group 0.
 
   // Counters of this rank, for ringd.stats(). Daemon, relaxed.
   alignas(128) std::atomic<uint64_t> operations;

@@ -151,6 +151,10 @@ void ArenaView::SetConstants(uint64_t incarnation, uint64_t generation, uint64_t
   header()->incarnation.store(incarnation, std::memory_order_release);
 }
 
+void ArenaView::SetSequence(uint64_t sequence) {
+  header()->sequence.store(sequence, std::memory_order_relaxed);
+}
+
 uint32_t ArenaView::SlotWord(uint32_t slot) const {
   return slots()[slot].word.load(std::memory_order_relaxed);
 }

@@ -52,6 +52,8 @@ class ArenaView {
   void set_tail(uint64_t tail);
   void set_sleeping(bool sleeping);
   void SetConstants(uint64_t incarnation, uint64_t generation, uint64_t sequence);
+  // What the rank has come to in group 0: after a join, before its client is told.
+  void SetSequence(uint64_t sequence);
   uint32_t SlotWord(uint32_t slot) const;
 
   // Tells the slot: operation `number` is over. Writes an error record when it failed. REQUIRES:

@@ -200,7 +200,7 @@ Outcome WithoutLostMemory(const std::vector<std::unique_ptr<Request>>& requests,
   Outcome result = outcome;
   if (SigbusGuard::FaultCount() == 0 || !result.ok()) return result;
   for (const auto& request : requests) {
-    if (request->direct || !request->client->view().bad()) continue;
+    if (request->IsStandIn() || !request->client->view().bad()) continue;
     result.code = arena::Code::kPeerFailed;
     result.rank = request->client->rank();
     result.message = absl::StrCat("memory of rank ", result.rank, " was taken away");

@@ -396,6 +396,12 @@ absl::StatusOr<std::unique_ptr<Request>> MakeRequest(const arena::Descriptor& de
       status = ParseMeta(*record, request.get());
       if (status.ok()) status = MakeOfGroups(context, request.get());
       break;
+    case Operation::kJoin:
+      request->dtype = DType::kInt32;
+      status = descriptor.group != 0 ? Bad("join of a group")
+                                     : ResolveBuffers(arena::kNullRef, 0, descriptor.output, 1,
+                                                      *context.arena, request.get());
+      break;
     default:
       status = MakeOfTensor(descriptor, *record, context, request.get());
   }

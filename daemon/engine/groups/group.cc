@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/futex.h"
+#include "common/status/macros.h"
 #include "daemon/engine/arena/client.h"
 #include "proto/operations.h"
 #include "proto/wire.h"
@@ -21,7 +22,8 @@ Group::Group(uint32_t id, const GroupLayout& layout, std::vector<int> local_rank
       on_groups_(std::move(on_groups)),
       segment_(std::move(segment)),
       book_(layout_, segment_ != nullptr, id),
-      names_(layout_, id),
+      names_(layout_, id, &notes_),
+      joins_(layout_.local_count(), layout_.node_count()),
       communicator_(std::move(communicator)) {
   communicator_->set_peer_failure_handler(
       [this](OperationKey key, bool from, const Outcome& outcome) {
@@ -30,8 +32,8 @@ Group::Group(uint32_t id, const GroupLayout& layout, std::vector<int> local_rank
         book_.FailByPeer(key, from, outcome, &actions_);
         Perform();
       });
-  communicator_->set_note_handler([this](const std::string& note) {
-    absl::Status status = names_.OnNotes(note, &actions_);
+  communicator_->set_note_handler([this](const std::string& text) {
+    absl::Status status = OnNotes(text);
     Perform();
     return status;
   });
@@ -48,6 +50,10 @@ int Group::IndexOf(int local_rank) const {
 absl::Status Group::Submit(int local_rank, RequestPtr request) {
   const int index = IndexOf(local_rank);
   if (index < 0) return absl::FailedPreconditionError(absl::StrCat("group ", id_, ": no member"));
+  if (request->operation == Operation::kJoin) {
+    Join(index, std::move(request));
+    return absl::OkStatus();
+  }
   const int64_t now_us = MonotonicMicros();
   if (!request->is_named) return book_.Submit(index, std::move(request), now_us, &actions_);
   names_.Submit(index, std::move(request), now_us, &actions_);
@@ -55,9 +61,24 @@ absl::Status Group::Submit(int local_rank, RequestPtr request) {
 }
 
 bool Group::Progress() {
-  const bool has_notes = names_.HasNotes();
-  for (std::string& note : names_.TakeNotes()) communicator_->SendNote(std::move(note));
-  return communicator_->Progress() || has_notes;
+  const std::vector<Note> notes = std::exchange(notes_, {});
+  for (std::string& text : EncodeNotes(notes, wire::kMaxTextBytes)) {
+    communicator_->SendNote(std::move(text));
+  }
+  return communicator_->Progress() || !notes.empty();
+}
+
+absl::Status Group::OnNotes(const std::string& text) {
+  RINGD_ASSIGN_OR_RETURN(std::vector<Note> notes, DecodeNotes(text));
+  for (Note& note : notes) {
+    if (note.IsOfNames()) {
+      RINGD_RETURN_IF_ERROR(names_.OnNote(std::move(note), &actions_));
+      if (names_.all_failed() != nullptr) FailJoin(*names_.all_failed());
+    } else {
+      RINGD_RETURN_IF_ERROR(OnJoinNote(std::move(note)));
+    }
+  }
+  return absl::OkStatus();
 }
 
 void Group::EndRank(int local_rank, const Outcome& outcome) {
@@ -70,12 +91,14 @@ void Group::EndRank(int local_rank, const Outcome& outcome) {
   }
   book_.EndRank(index, outcome, &actions_);
   names_.EndRank(index, outcome, &actions_);
+  if (names_.all_failed() != nullptr) FailJoin(*names_.all_failed());
   Perform();
 }
 
 void Group::FailPending(const Outcome& outcome) {
   book_.FailAll(outcome, &actions_);
   names_.FailAll(outcome, &actions_);
+  FailJoin(outcome);
   Perform();
 }
 
@@ -122,6 +145,7 @@ void Group::StartOperation(Action* action) {
   for (int rank = 0; has_direct && rank < segment_->rank_count(); ++rank) {
     segment_->Publish(rank, *action->requests[rank]);
   }
+  if (joins_.HasNode()) NoteStarted(key, *action->requests[0]);
   auto collective = MakeCollective(action->requests, layout_, layout_.node_count() > 1);
   started_[key] = Started{std::move(action->requests), MonotonicMicros()};
   communicator_->Start(key, std::move(collective),
@@ -138,7 +162,7 @@ void Group::OnDone(OperationKey key, const Outcome& outcome) {
   } else {
     AgreeOnPlan(*requests[0], result);
     for (const RequestPtr& request : requests) {
-      if (!request->direct) request->client->Finish(*request, result);
+      if (!request->IsStandIn()) request->client->Finish(*request, result);
     }
   }
   Perform();

@@ -8,11 +8,14 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "daemon/collectives/communicator.h"
+#include "daemon/engine/groups/joins.h"
 #include "daemon/engine/names/name_book.h"
+#include "daemon/engine/names/notes.h"
 #include "daemon/engine/order/action.h"
 #include "daemon/engine/order/order_book.h"
 #include "daemon/engine/segment/shared_segment.h"
@@ -91,6 +94,16 @@ class Group {
   void StartOperation(Action* action);
   void OnDone(OperationKey key, const Outcome& outcome);
   void AgreeOnPlan(const Request& request, const Outcome& outcome);
+  absl::Status OnNotes(const std::string& text);
+
+  // Join: group_join.cc.
+  void Join(int index, RequestPtr request);
+  absl::Status OnJoinNote(Note note);
+  void AddJoinedNode(int node, int rank);
+  void EndJoin(int last_rank);
+  void FailJoin(const Outcome& outcome);
+  // For nodes that have joined.
+  void NoteStarted(OperationKey key, const Request& request);
 
   const uint32_t id_;
   const GroupLayout layout_;
@@ -98,7 +111,9 @@ class Group {
   const OnGroups on_groups_;
   std::unique_ptr<SharedSegment> segment_;
   OrderBook book_;
+  std::vector<Note> notes_;  // For the right neighbour.
   NameBook names_;
+  Joins joins_;
   std::map<OperationKey, Started, KeyLess> started_;
   Actions actions_;  // To be carried out by Perform.
   bool performing_ = false;

@@ -6,16 +6,26 @@
 #include "absl/strings/str_cat.h"
 #include "common/status/macros.h"
 #include "daemon/collectives/mismatch.h"
-#include "daemon/engine/names/form.h"
 #include "daemon/engine/order/end_outcome.h"
+#include "daemon/engine/order/form.h"
+#include "daemon/engine/order/stand_in.h"
 #include "proto/wire.h"
 
 namespace ringd::daemon {
+namespace {
 
-NameBook::NameBook(const GroupLayout& layout, uint32_t group)
+absl::Status Unreported() {
+  return absl::InvalidArgumentError("it ordered what this node has not reported");
+}
+
+}  // namespace
+
+NameBook::NameBook(const GroupLayout& layout, uint32_t group, std::vector<Note>* notes)
     : layout_(layout),
       local_count_(layout.local_count()),
-      channel_(wire::ChannelId(group, wire::kNamed)) {
+      channel_(wire::ChannelId(group, wire::kNamed)),
+      joined_(local_count_),
+      notes_(notes) {
   if (layout.node_index == 0) order_.emplace(layout.node_count());
 }
 
@@ -71,14 +81,13 @@ void NameBook::Report(const std::string& name, Actions* actions) {
     const uint32_t index = queue.reported;
     if (index >= queue.entries.size()) break;
     const Entry& entry = queue.entries[index];
-    const bool is_complete = *std::min_element(queue.arrived.begin(), queue.arrived.end()) > index;
     Note note{.kind = Note::Kind::kReady,
               .node = static_cast<uint16_t>(layout_.node_index),
               .name = name};
     if (entry.failure != nullptr) {
       note.kind = Note::Kind::kFailed;
       note.outcome = *entry.failure;
-    } else if (is_complete) {
+    } else if (IsComplete(queue, index)) {
       note.form = FormOf(*entry.requests[entry.first]);
     } else {
       break;
@@ -89,41 +98,65 @@ void NameBook::Report(const std::string& name, Actions* actions) {
   Shorten(name);
 }
 
-void NameBook::ToFirst(Note note, Actions* actions) {
-  if (!order_.has_value()) {
-    notes_.push_back(Shortened(std::move(note)));
-  } else {
-    Decide(note, actions).IgnoreError();  // What this node says is sound.
+bool NameBook::IsComplete(const Queue& queue, uint32_t index) const {
+  for (int rank = 0; rank < local_count_; ++rank) {
+    if (queue.arrived[rank] <= index && !joined_[rank]) return false;
   }
+  return queue.entries[index].first >= 0;
 }
 
-absl::Status NameBook::Decide(const Note& note, Actions* actions) {
+bool NameBook::HasJoined() const {
+  return std::all_of(joined_.begin(), joined_.end(), [](bool joined) { return joined; });
+}
+
+void NameBook::ToFirst(Note note, Actions* actions) {
+  if (!order_.has_value()) return notes_->push_back(Shortened(std::move(note)));
   std::vector<Note> orders;
-  RINGD_RETURN_IF_ERROR(order_->Take(note, &orders));
+  order_->Take(note, &orders).IgnoreError();  // What this node says is sound.
+  Give(std::move(orders), actions).IgnoreError();
+}
+
+absl::Status NameBook::Give(std::vector<Note> orders, Actions* actions) {
   for (Note& order : orders) {
-    if (layout_.node_count() > 1) notes_.push_back(Shortened(order));
+    if (layout_.node_count() > 1) notes_->push_back(Shortened(order));
     RINGD_RETURN_IF_ERROR(Obey(std::move(order), actions));
   }
   return absl::OkStatus();
 }
 
-absl::Status NameBook::OnNotes(const std::string& text, Actions* actions) {
-  RINGD_ASSIGN_OR_RETURN(std::vector<Note> notes, DecodeNotes(text));
-  for (Note& note : notes) {
-    if (note.IsForFirst() && order_.has_value()) {
-      RINGD_RETURN_IF_ERROR(ResolveName(&note));
-      RINGD_RETURN_IF_ERROR(Decide(note, actions));
-    } else if (note.IsForFirst()) {
-      notes_.push_back(std::move(note));
-    } else if (order_.has_value()) {
-      return absl::InvalidArgumentError("it gave orders to the first node");
-    } else {
-      if (layout_.node_index + 1 < layout_.node_count()) notes_.push_back(note);
-      RINGD_RETURN_IF_ERROR(ResolveName(&note));
-      RINGD_RETURN_IF_ERROR(Obey(std::move(note), actions));
-    }
+void NameBook::Join(int local_rank, Actions* actions) {
+  joined_[local_rank] = true;
+  std::vector<std::string> names;
+  for (const auto& [name, queue] : queues_) names.push_back(name);
+  for (const std::string& name : names) Report(name, actions);
+}
+
+void NameBook::JoinNode(int node, Actions* actions) {
+  std::vector<Note> orders;
+  order_->Join(node, &orders);
+  Give(std::move(orders), actions).IgnoreError();
+}
+
+void NameBook::EndJoin() {
+  joined_.assign(local_count_, false);
+  if (order_.has_value()) order_->EndJoin();
+}
+
+absl::Status NameBook::OnNote(Note note, Actions* actions) {
+  if (note.IsForFirst() && !order_.has_value()) {
+    notes_->push_back(std::move(note));
+    return absl::OkStatus();
   }
-  return absl::OkStatus();
+  if (note.IsForFirst()) {
+    RINGD_RETURN_IF_ERROR(ResolveName(&note));
+    std::vector<Note> orders;
+    RINGD_RETURN_IF_ERROR(order_->Take(note, &orders));
+    return Give(std::move(orders), actions);
+  }
+  if (order_.has_value()) return absl::InvalidArgumentError("it gave orders to the first node");
+  if (layout_.node_index + 1 < layout_.node_count()) notes_->push_back(note);
+  RINGD_RETURN_IF_ERROR(ResolveName(&note));
+  return Obey(std::move(note), actions);
 }
 
 absl::Status NameBook::Obey(Note order, Actions* actions) {
@@ -135,24 +168,29 @@ absl::Status NameBook::Obey(Note order, Actions* actions) {
   const bool is_start = order.kind == Note::Kind::kOrder;
   if (is_start && table_.Find(order.name, order.form) == 0) table_.Add(order.name, order.form);
   Queue& queue = QueueOf(order.name);
-  const uint32_t index = queue.ordered++;
-  if (index >= queue.entries.size()) {
-    if (is_start) return absl::InvalidArgumentError("it ordered what this node has not reported");
-    queue.entries.emplace_back();
-  }
-  Entry& entry = queue.entries[index];
   if (is_start) {
-    if (index >= queue.reported || entry.failure != nullptr) {
-      return absl::InvalidArgumentError("it ordered what this node has not reported");
-    }
-    actions->push_back({Action::Kind::kStart,
-                        {channel_, ++last_sequence_},
-                        std::exchange(entry.requests, {}),
-                        nullptr});
-  } else {
-    Fail(&entry, std::make_shared<Outcome>(std::move(order.outcome)), actions);
+    RINGD_RETURN_IF_ERROR(StartNext(order, &queue, actions));
+  } else if (queue.ordered < queue.entries.size() || !HasJoined()) {
+    const uint32_t index = queue.ordered++;
+    if (index == queue.entries.size()) queue.entries.emplace_back();
+    Fail(&queue.entries[index], std::make_shared<Outcome>(std::move(order.outcome)), actions);
   }
   Report(order.name, actions);
+  return absl::OkStatus();
+}
+
+absl::Status NameBook::StartNext(const Note& order, Queue* queue, Actions* actions) {
+  const OperationKey key{channel_, ++last_sequence_};
+  std::vector<RequestPtr> requests(local_count_);
+  if (queue->ordered < queue->entries.size()) {
+    Entry& entry = queue->entries[queue->ordered];
+    if (queue->ordered >= queue->reported || entry.failure != nullptr) return Unreported();
+    requests = std::exchange(entry.requests, {});
+    ++queue->ordered;
+  } else if (!HasJoined()) {
+    return Unreported();
+  }
+  StartOrAbort(key, order.form, layout_, std::move(requests), actions);
   return absl::OkStatus();
 }
 
@@ -170,11 +208,13 @@ void NameBook::Shorten(const std::string& name) {
   if (found == queues_.end()) return;
   Queue& queue = found->second;
   uint32_t over = std::min(queue.reported, queue.ordered);
-  for (const uint32_t arrived : queue.arrived) over = std::min(over, arrived);
+  for (int rank = 0; rank < local_count_; ++rank) {
+    if (!joined_[rank]) over = std::min(over, queue.arrived[rank]);
+  }
   queue.entries.erase(queue.entries.begin(), queue.entries.begin() + over);
   queue.reported -= over;
   queue.ordered -= over;
-  for (uint32_t& arrived : queue.arrived) arrived -= over;
+  for (uint32_t& arrived : queue.arrived) arrived -= std::min(arrived, over);
   if (queue.entries.empty()) queues_.erase(found);
 }
 
@@ -200,10 +240,6 @@ Note NameBook::Shortened(Note note) const {
   if (!note.HasName() || note.HasOutcome()) return note;
   note.id = table_.Find(note.name, note.form);
   return note;
-}
-
-std::vector<std::string> NameBook::TakeNotes() {
-  return EncodeNotes(std::exchange(notes_, {}), wire::kMaxTextBytes);
 }
 
 void NameBook::EndRank(int local_rank, const Outcome& outcome, Actions* actions) {

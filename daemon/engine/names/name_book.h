@@ -23,7 +23,7 @@
 namespace ringd::daemon {
 
 // Pure, as OrderBook: no I/O, no clock, no threads. Each call appends the Actions that follow from
-// it, and keeps the notes for the right neighbour until TakeNotes.
+// it, and to `notes` what the right neighbour is to get.
 //
 // Rules: the k-th request of a rank with a name is that name's operation k. When all local ranks
 // have submitted it, the node reports it to the group's first node (NameOrder), whose orders decide
@@ -35,23 +35,28 @@ namespace ringd::daemon {
 // Thread-bound: the engine's thread.
 class NameBook {
  public:
-  NameBook(const GroupLayout& layout, uint32_t group);
+  // notes: outlives it.
+  NameBook(const GroupLayout& layout, uint32_t group, std::vector<Note>* notes);
   NameBook(const NameBook&) = delete;
   NameBook& operator=(const NameBook&) = delete;
 
   // local_rank: among the group's ranks on this node, here and below. REQUIRES: request->name is
   // not empty.
   void Submit(int local_rank, RequestPtr request, int64_t now_us, Actions* actions);
-  // Notes of the left neighbour (Communicator::NoteHandler). INVALID_ARGUMENT: it broke the
-  // protocol.
-  absl::Status OnNotes(const std::string& text, Actions* actions);
-  // Those for the right neighbour.
-  std::vector<std::string> TakeNotes();
-  bool HasNotes() const { return !notes_.empty(); }
+  // A note of the left neighbour, IsOfNames. INVALID_ARGUMENT: it broke the protocol.
+  absl::Status OnNote(Note note, Actions* actions);
+
+  // The rank takes part in everything, with nothing, until EndJoin; so do those of a node. The
+  // second is for the first node.
+  void Join(int local_rank, Actions* actions);
+  void JoinNode(int node, Actions* actions);
+  void EndJoin();
 
   // As of OrderBook.
   void EndRank(int local_rank, const Outcome& outcome, Actions* actions);
   void FailAll(const Outcome& outcome, Actions* actions);
+  // Null: not yet.
+  const Outcome* all_failed() const { return all_failed_.get(); }
   // Oldest first, at most one.
   std::optional<Waiting> WaitingSince(int64_t before_us) const;
 
@@ -76,8 +81,11 @@ class NameBook {
   void Compare(Entry* entry, int local_rank, Actions* actions);
   void Report(const std::string& name, Actions* actions);
   void ToFirst(Note note, Actions* actions);
-  absl::Status Decide(const Note& note, Actions* actions);
+  absl::Status Give(std::vector<Note> orders, Actions* actions);
   absl::Status Obey(Note order, Actions* actions);
+  absl::Status StartNext(const Note& order, Queue* queue, Actions* actions);
+  bool IsComplete(const Queue& queue, uint32_t index) const;
+  bool HasJoined() const;
   void Fail(Entry* entry, std::shared_ptr<const Outcome> outcome, Actions* actions);
   void Shorten(const std::string& name);
   void Tell(RequestPtr request, std::shared_ptr<const Outcome> outcome, Actions* actions) const;
@@ -94,8 +102,9 @@ class NameBook {
   NameTable table_;
   Queues queues_;
   uint64_t last_sequence_ = 0;
+  std::vector<bool> joined_;  // By local rank.
   std::shared_ptr<const Outcome> all_failed_;
-  std::vector<Note> notes_;
+  std::vector<Note>* const notes_;
 };
 
 }  // namespace ringd::daemon

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "daemon/engine/names/name_table.h"
+#include "daemon/engine/order/form.h"
 #include "gtest/gtest.h"
 #include "proto/wire.h"
 
@@ -43,7 +44,8 @@ class Ring {
     }
     for (int node = 0; node < nodes; ++node) {
       layout.node_index = node;
-      books_.push_back(std::make_unique<NameBook>(layout, 0));
+      notes_.push_back(std::make_unique<std::vector<Note>>());
+      books_.push_back(std::make_unique<NameBook>(layout, 0, notes_.back().get()));
     }
     wires_.resize(nodes);
     started_.resize(nodes);
@@ -53,22 +55,22 @@ class Ring {
   void Submit(int node, int local_rank, RequestPtr request) {
     Actions actions;
     books_[node]->Submit(local_rank, std::move(request), 1, &actions);
-    Note(node, &actions);
+    Write(node, &actions);
   }
   void EndRank(int node, int local_rank, const Outcome& outcome) {
     Actions actions;
     books_[node]->EndRank(local_rank, outcome, &actions);
-    Note(node, &actions);
+    Write(node, &actions);
   }
   // Hands the node the oldest note of its left neighbour. Returns whether there was one.
   bool Deliver(int node) {
     std::deque<std::string>& wire = wires_[node];
     if (wire.empty()) return false;
     Actions actions;
-    const absl::Status status = books_[node]->OnNotes(wire.front(), &actions);
+    const absl::Status status = Read(node, wire.front(), &actions);
     EXPECT_TRUE(status.ok()) << status;
     wire.pop_front();
-    Note(node, &actions);
+    Write(node, &actions);
     return true;
   }
   void DeliverAll() {
@@ -80,6 +82,15 @@ class Ring {
     }
   }
 
+  absl::Status Read(int node, const std::string& text, Actions* actions) {
+    absl::StatusOr<std::vector<Note>> notes = DecodeNotes(text);
+    if (!notes.ok()) return notes.status();
+    for (Note& note : *notes) {
+      absl::Status status = books_[node]->OnNote(std::move(note), actions);
+      if (!status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
   NameBook& book(int node) { return *books_[node]; }
   // "w", in the order in which the node started them.
   const std::vector<std::string>& started(int node) const { return started_[node]; }
@@ -90,7 +101,7 @@ class Ring {
   uint64_t note_bytes() const { return note_bytes_; }
 
  private:
-  void Note(int node, Actions* actions) {
+  void Write(int node, Actions* actions) {
     for (Action& action : *actions) {
       if (action.kind == Kind::kStart) {
         EXPECT_EQ(action.key.channel, wire::ChannelId(0, wire::kNamed));
@@ -108,12 +119,13 @@ class Ring {
       }
     }
     const size_t right = (static_cast<size_t>(node) + 1) % books_.size();
-    for (std::string& text : books_[node]->TakeNotes()) {
+    for (std::string& text : EncodeNotes(std::exchange(*notes_[node], {}), 1 << 20)) {
       note_bytes_ += text.size();
       wires_[right].push_back(std::move(text));
     }
   }
 
+  std::vector<std::unique_ptr<std::vector<Note>>> notes_;
   std::vector<std::unique_ptr<NameBook>> books_;
   std::vector<std::deque<std::string>> wires_;  // To the node, from its left.
   std::vector<std::vector<std::string>> started_;
@@ -130,7 +142,7 @@ TEST(NameBookTest, OneNode_AnyOrder_StartsWhenAllHaveCome) {
   EXPECT_EQ(ring.started(0), std::vector<std::string>({"b"}));
   ring.Submit(0, 1, Named("a"));
   EXPECT_EQ(ring.started(0), std::vector<std::string>({"b", "a"}));
-  EXPECT_FALSE(ring.book(0).HasNotes());
+  EXPECT_EQ(ring.note_bytes(), 0u);
 }
 
 TEST(NameBookTest, SameNameTwice_RunsInOrderOfEachRank) {
@@ -271,22 +283,12 @@ TEST(NameBookTest, OnNotes_Nonsense_IsRefused) {
                                   std::string("\4\0\0\7\0\0\0", 7),  // An unknown number.
                                   std::string("\1\0\0\0\0\0\0\xff\xff\xff\xff", 11)};
   for (const std::string& text : nonsense) {
-    for (const int node : {0, 1}) EXPECT_FALSE(ring.book(node).OnNotes(text, &actions).ok());
+    for (const int node : {0, 1}) EXPECT_FALSE(ring.Read(node, text, &actions).ok());
   }
   // An order of what node 1 has not reported.
-  NameBook first(GroupLayout{.nodes = {{"a", 0, 1}, {"b", 1, 1}}}, 0);
-  first.Submit(0, Named("a"), 1, &actions);
-  const std::string report = [] {
-    GroupLayout layout{.nodes = {{"a", 0, 1}, {"b", 1, 1}}, .node_index = 1};
-    NameBook book(layout, 0);
-    Actions ignored;
-    book.Submit(0, Named("a"), 1, &ignored);
-    return book.TakeNotes().at(0);
-  }();
-  ASSERT_TRUE(first.OnNotes(report, &actions).ok());
-  const std::vector<std::string> order = first.TakeNotes();
-  ASSERT_EQ(order.size(), 1u);
-  EXPECT_FALSE(ring.book(1).OnNotes(order[0], &actions).ok());
+  Note order{.kind = Note::Kind::kOrder, .name = "a", .form = FormOf(*Named("a"))};
+  EXPECT_FALSE(ring.book(1).OnNote(order, &actions).ok());
+  EXPECT_FALSE(ring.book(0).OnNote(order, &actions).ok());
 }
 
 TEST(NameTableTest, OldNumbersAreForgottenNewestKept) {

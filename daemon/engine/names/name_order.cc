@@ -20,22 +20,42 @@ absl::Status NameOrder::Take(const Note& note, std::vector<Note>* orders) {
     orders->push_back({.kind = Note::Kind::kFailRest, .outcome = note.outcome});
     return absl::OkStatus();
   }
+  if (joined_[note.node])
+    return absl::InvalidArgumentError("it reported for a node that has joined");
   Queue& queue = queues_[note.name];
   auto operation = std::find_if(queue.begin(), queue.end(), [&](const Operation& candidate) {
     return !candidate.reported[note.node];
   });
   if (operation == queue.end()) {
     if (++pending_ > kMaxPending) return absl::InvalidArgumentError("it named too many operations");
-    queue.push_back({std::vector<bool>(node_count_), 0, false, note.form});
+    const auto joined = static_cast<int>(std::count(joined_.begin(), joined_.end(), true));
+    queue.push_back({joined_, joined, false, note.form});
     operation = queue.end() - 1;
   }
   Report(note, &*operation, orders);
-  while (!queue.empty() && queue.front().report_count == node_count_) {
-    queue.pop_front();
-    --pending_;
-  }
+  Shorten(&queue);
   if (queue.empty()) queues_.erase(note.name);
   return absl::OkStatus();
+}
+
+void NameOrder::Join(int node, std::vector<Note>* orders) {
+  joined_[node] = true;
+  for (auto& [name, queue] : queues_) {
+    for (Operation& operation : queue) {
+      if (operation.reported[node]) continue;
+      const auto number = static_cast<uint16_t>(node);
+      Report({.kind = Note::Kind::kReady, .node = number, .name = name}, &operation, orders);
+    }
+    Shorten(&queue);
+  }
+  absl::erase_if(queues_, [](const auto& named) { return named.second.empty(); });
+}
+
+void NameOrder::Shorten(Queue* queue) {
+  while (!queue->empty() && queue->front().report_count == node_count_) {
+    queue->pop_front();
+    --pending_;
+  }
 }
 
 void NameOrder::Report(const Note& note, Operation* operation, std::vector<Note>* orders) const {

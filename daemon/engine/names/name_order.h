@@ -21,11 +21,14 @@ namespace ringd::daemon {
 // Thread-bound: the engine's thread.
 class NameOrder {
  public:
-  explicit NameOrder(int node_count) : node_count_(node_count) {}
+  explicit NameOrder(int node_count) : node_count_(node_count), joined_(node_count) {}
 
   // note: for the first node; with name and form. Appends to *orders. INVALID_ARGUMENT: a node that
   // isn't there, more operations than a job can have under way.
   absl::Status Take(const Note& note, std::vector<Note>* orders);
+  // The node is ready for everything from now on and says nothing, until EndJoin.
+  void Join(int node, std::vector<Note>* orders);
+  void EndJoin() { joined_.assign(joined_.size(), false); }
 
  private:
   struct Operation {
@@ -37,8 +40,10 @@ class NameOrder {
   using Queue = std::deque<Operation>;  // Those of one name.
 
   void Report(const Note& note, Operation* operation, std::vector<Note>* orders) const;
+  void Shorten(Queue* queue);
 
   const int node_count_;
+  std::vector<bool> joined_;  // By node.
   absl::flat_hash_map<std::string, Queue> queues_;
   size_t pending_ = 0;
   bool has_ended_ = false;

@@ -53,6 +53,13 @@ std::string EncodeNote(const Note& note) {
     }
   }
   if (note.HasOutcome()) AppendText(EncodeFailure({note.outcome, ""}), &text);
+  if (note.kind == Note::Kind::kStarted) {
+    Append(note.key.channel, &text);
+    Append(note.key.sequence, &text);
+    AppendText(note.form, &text);
+  } else if (!note.IsOfNames()) {
+    Append(note.rank, &text);
+  }
   return text;
 }
 
@@ -69,6 +76,13 @@ absl::StatusOr<Note> TakeNote(absl::string_view* text) {
       RINGD_RETURN_IF_ERROR(TakeText(text, &note.name));
       RINGD_RETURN_IF_ERROR(TakeText(text, &note.form));
     }
+  }
+  if (note.kind == Note::Kind::kStarted) {
+    RINGD_RETURN_IF_ERROR(Take(text, &note.key.channel));
+    RINGD_RETURN_IF_ERROR(Take(text, &note.key.sequence));
+    RINGD_RETURN_IF_ERROR(TakeText(text, &note.form));
+  } else if (!note.IsOfNames()) {
+    RINGD_RETURN_IF_ERROR(Take(text, &note.rank));
   }
   if (!note.HasOutcome()) return note;
   std::string failure;

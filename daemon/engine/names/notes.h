@@ -1,6 +1,5 @@
-// Notes: what the daemons of a group tell one another about operations that are ordered by name.
-// They go from node to node, to the right (Communicator::SendNote), until they have come to whom
-// they are for.
+// Notes: what the daemons of a group tell one another beside their operations. They go from node to
+// node, to the right (Communicator::SendNote), until they have come to whom they are for.
 #ifndef RINGD_DAEMON_ENGINE_NAMES_NOTES_H_
 #define RINGD_DAEMON_ENGINE_NAMES_NOTES_H_
 
@@ -17,16 +16,21 @@ namespace ringd::daemon {
 
 struct Note {
   enum class Kind : uint8_t {
-    // To the first node, from `node`.
+    // Operations that are ordered by name. To the first node, from `node`:
     kReady = 1,   // Its ranks have all submitted the operation.
     kFailed = 2,  // The operation has failed there already, with `outcome`.
     kEnded = 3,   // One of its ranks won't submit any more: `outcome`.
-    // From the first node.
+    // From the first node to all others:
     kOrder = 4,     // The operation runs next.
     kFail = 5,      // It fails everywhere, with `outcome`.
     kFailRest = 6,  // All that has not been ordered fails, and what comes later.
+    // Join. From `node` to all others:
+    kJoined = 7,   // All of its ranks have joined, `rank` as the last one.
+    kStarted = 8,  // It has started operation `key`, of this form; for nodes that have joined.
+    // From the first node to all others:
+    kJoinOver = 9,  // All ranks have joined, `rank` as the last one.
   };
-  static constexpr Kind kLastKind = Kind::kFailRest;
+  static constexpr Kind kLastKind = Kind::kJoinOver;
 
   Kind kind = Kind::kReady;
   uint16_t node = 0;
@@ -36,9 +40,18 @@ struct Note {
   std::string name;
   std::string form;
   Outcome outcome;
+  int32_t rank = 0;
+  OperationKey key;
 
-  bool HasName() const { return kind != Kind::kEnded && kind != Kind::kFailRest; }
-  bool HasOutcome() const { return kind != Kind::kReady && kind != Kind::kOrder; }
+  bool HasName() const {
+    return kind == Kind::kReady || kind == Kind::kFailed || kind == Kind::kOrder ||
+           kind == Kind::kFail;
+  }
+  bool HasOutcome() const {
+    return kind == Kind::kFailed || kind == Kind::kEnded || kind == Kind::kFail ||
+           kind == Kind::kFailRest;
+  }
+  bool IsOfNames() const { return kind <= Kind::kFailRest; }
   bool IsForFirst() const { return kind <= Kind::kEnded; }
 };
 

@@ -7,6 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/collectives/mismatch.h"
 #include "daemon/engine/order/end_outcome.h"
+#include "daemon/engine/order/form.h"
+#include "daemon/engine/order/stand_in.h"
 #include "proto/wire.h"
 
 namespace ringd::daemon {
@@ -56,6 +58,28 @@ struct OrderBook::Channel {
   };
   std::vector<Step> steps;
 
+  bool HasSubmitted(int local_rank, uint64_t sequence) const {
+    if (!is_plan) return sequence <= submitted[local_rank];
+    if (sequence <= edition_base) return true;
+    const Step& step = steps[local_rank];
+    const uint64_t index = sequence - edition_base - 1;
+    const uint64_t at = index / bucket_count;
+    return at < step.step || (at == step.step && step.done[index % bucket_count]);
+  }
+  // REQUIRES: not HasSubmitted.
+  void Submitted(int local_rank, uint64_t sequence) {
+    if (!is_plan) {
+      submitted[local_rank] = sequence;
+      return;
+    }
+    Step& step = steps[local_rank];
+    step.done[(sequence - edition_base - 1) % bucket_count] = true;
+    if (++step.count < bucket_count) return;
+    step.done.assign(bucket_count, false);
+    step.count = 0;
+    ++step.step;
+  }
+
   // First sequence that the rank has not submitted.
   uint64_t FirstMissing(int local_rank) const {
     if (!is_plan) return submitted[local_rank] + 1;
@@ -70,7 +94,8 @@ OrderBook::OrderBook(const GroupLayout& layout, bool may_skip, uint32_t group)
       local_count_(layout.local_count()),
       may_skip_(may_skip),
       own_channel_(wire::ChannelId(group, 0)),
-      ended_(local_count_) {
+      ended_(local_count_),
+      joined_(local_count_) {
   OpenChannel(own_channel_);
 }
 
@@ -146,7 +171,7 @@ absl::Status OrderBook::NextSequence(Channel* channel, int local_rank, const Req
     submitted = *sequence;
     return absl::OkStatus();
   }
-  Channel::Step& step = channel->steps[local_rank];
+  const Channel::Step& step = channel->steps[local_rank];
   if (request.bucket >= channel->bucket_count) {
     return absl::FailedPreconditionError(absl::StrCat("bucket ", request.bucket, " of plan ",
                                                       request.plan_id, ": the plan has ",
@@ -157,12 +182,7 @@ absl::Status OrderBook::NextSequence(Channel* channel, int local_rank, const Req
         "bucket ", request.bucket, " of plan ", request.plan_id, " submitted twice in one step"));
   }
   *sequence = channel->edition_base + step.step * channel->bucket_count + request.bucket + 1;
-  step.done[request.bucket] = true;
-  if (++step.count == channel->bucket_count) {
-    step.done.assign(channel->bucket_count, false);
-    step.count = 0;
-    ++step.step;
-  }
+  channel->Submitted(local_rank, *sequence);
   return absl::OkStatus();
 }
 
@@ -302,13 +322,15 @@ void OrderBook::StartReady(Channel* channel, Actions* actions) {
     Entry& entry = i->second;
     if (i->first != channel->cursor && !may_skip) break;
     if (entry.failure == nullptr && !entry.started) {
-      if (entry.arrived < local_count_) break;
+      if (!IsComplete(*channel, i->first, entry)) break;
       entry.started = true;
-      pending_ -= entry.requests.size();
-      actions->push_back(
-          {Action::Kind::kStart, {channel->id, i->first}, std::move(entry.requests), nullptr});
+      pending_ -= static_cast<size_t>(entry.arrived);
+      const std::string form =
+          entry.arrived < local_count_ ? FormOf(*entry.requests[entry.first]) : std::string();
+      StartOrAbort({channel->id, i->first}, form, layout_, std::move(entry.requests), actions);
       entry.requests.clear();
     }
+    CountJoined(channel, i->first, &entry);
     channel->cursor = i->first + 1;
   }
   while (!entries.empty() && entries.begin()->first < channel->cursor &&
@@ -318,9 +340,49 @@ void OrderBook::StartReady(Channel* channel, Actions* actions) {
   }
 }
 
+bool OrderBook::IsComplete(const Channel& channel, uint64_t sequence, const Entry& entry) const {
+  if (entry.arrived == local_count_) return true;
+  for (int rank = 0; rank < local_count_; ++rank) {
+    const bool is_there = !entry.requests.empty() && entry.requests[rank] != nullptr;
+    if (!is_there && (!joined_[rank] || channel.HasSubmitted(rank, sequence))) return false;
+  }
+  return entry.arrived > 0;
+}
+
+void OrderBook::CountJoined(Channel* channel, uint64_t sequence, Entry* entry) const {
+  for (int rank = 0; rank < local_count_; ++rank) {
+    if (!joined_[rank] || channel->HasSubmitted(rank, sequence)) continue;
+    channel->Submitted(rank, sequence);
+    ++entry->arrived;
+  }
+}
+
+void OrderBook::Join(int local_rank, Actions* actions) {
+  joined_[local_rank] = true;
+  for (auto& [id, channel] : channels_) {
+    if (channel->open) StartReady(channel.get(), actions);
+  }
+}
+
+void OrderBook::StartJoined(OperationKey key, absl::string_view form, Actions* actions) {
+  const auto found = channels_.find(key.channel);
+  if (found == channels_.end() || !found->second->open) return;
+  Channel& channel = *found->second;
+  if (key.sequence < channel.cursor || key.sequence >= channel.failed_from) return;
+  if (key.sequence - channel.cursor > kMaxEntries) return;
+  // What lies between has failed elsewhere.
+  for (uint64_t sequence = channel.cursor; sequence <= key.sequence; ++sequence) {
+    Entry ignored;
+    CountJoined(&channel, sequence, &ignored);
+  }
+  channel.entries.erase(channel.entries.begin(), channel.entries.upper_bound(key.sequence));
+  channel.base = channel.cursor = key.sequence + 1;
+  StartOrAbort(key, form, layout_, std::vector<RequestPtr>(local_count_), actions);
+}
+
 void OrderBook::Tell(RequestPtr request, std::shared_ptr<const Outcome> outcome, Actions* actions) {
   --pending_;
-  if (request->direct) return;
+  if (request->IsStandIn()) return;
   Action action;
   action.kind = Action::Kind::kTell;
   action.outcome = std::move(outcome);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "daemon/collectives/communicator.h"
 #include "daemon/engine/order/action.h"
 #include "daemon/engine/order/request.h"
@@ -57,6 +58,15 @@ class OrderBook {
   // What it has come to there.
   uint64_t Position(int local_rank) const;
 
+  // The rank takes part in everything from its next operation on, with nothing, until EndJoin: the
+  // others' operations start without it.
+  void Join(int local_rank, Actions* actions);
+  // All local ranks have joined, and another node has started the operation: so does this one.
+  // form: FormOf.
+  void StartJoined(OperationKey key, absl::string_view form, Actions* actions);
+  // All ranks have joined, and go on from the same place.
+  void EndJoin() { joined_.assign(local_count_, false); }
+
   // All ranks have agreed on the plan: its channel begins. Once more for the same id (a later
   // client's plan): the buckets start anew and what was left over of the former steps fails.
   void OpenPlan(uint32_t group, uint32_t plan, uint32_t bucket_count, Actions* actions);
@@ -93,6 +103,9 @@ class OrderBook {
   void FailFrom(Channel* channel, uint64_t first, std::shared_ptr<const Outcome> outcome,
                 Actions* actions);
   void StartReady(Channel* channel, Actions* actions);
+  bool IsComplete(const Channel& channel, uint64_t sequence, const Entry& entry) const;
+  // Ranks that have joined have come to this operation, too.
+  void CountJoined(Channel* channel, uint64_t sequence, Entry* entry) const;
   void Tell(RequestPtr request, std::shared_ptr<const Outcome> outcome, Actions* actions);
 
   int JobRank(int local_rank) const {
@@ -105,6 +118,7 @@ class OrderBook {
   const uint64_t own_channel_;
   std::map<uint64_t, std::unique_ptr<Channel>> channels_;  // By ChannelId.
   std::vector<std::shared_ptr<const Outcome>> ended_;      // By local rank; null: still here.
+  std::vector<bool> joined_;                               // By local rank.
   std::shared_ptr<const Outcome> all_failed_;
   size_t pending_ = 0;
 };

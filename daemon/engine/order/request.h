@@ -26,7 +26,9 @@ struct Request {
   uint64_t sequence = 0;  // Its number in group 0's own sequence; 0: the order book counts.
   bool is_named = false;  // Ordered by name, not by number.
   bool direct = false;    // Taken from the ranks' shared segment: its rank waits there, not here.
+  bool joined = false;    // Made for a rank that has joined, which waits for nothing.
   std::vector<std::byte> scratch;  // direct: where its result goes, which nobody reads.
+  std::vector<std::shared_ptr<std::byte>> memory;  // joined: of `buffer`.
 
   Operation operation = Operation::kInvalid;
   DType dtype = DType::kInvalid;
@@ -53,6 +55,9 @@ struct Request {
   // Not empty: the operation makes no sense, though its descriptor is sound. It takes its place in
   // the sequence and fails for all ranks.
   std::string rejection;
+
+  // Stands for its rank, which is not told of the outcome.
+  bool IsStandIn() const { return direct || joined; }
 };
 
 using RequestPtr = std::unique_ptr<Request>;

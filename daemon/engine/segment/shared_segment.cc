@@ -82,12 +82,23 @@ void SharedSegment::SetWaiting(bool waiting) {
 void SharedSegment::Close() {
   closed_ = true;
   StoreAttention();
+  WakeAll();
+}
+
+void SharedSegment::Pause(bool paused) {
+  if (paused == paused_) return;
+  paused_ = paused;
+  StoreAttention();
+  if (paused) WakeAll();
+}
+
+void SharedSegment::WakeAll() {
   for (int rank = 0; rank < rank_count(); ++rank) FutexWakeAll(&view_.line(rank).flag);
 }
 
 void SharedSegment::StoreAttention() {
   view_.header().attention.store((waiting_ ? segment::kRing : 0u) |
-                                 (closed_ ? segment::kClosed : 0u));
+                                 (closed_ || paused_ ? segment::kClosed : 0u));
 }
 
 SharedSegment::Sequences SharedSegment::Published(int rank) const {

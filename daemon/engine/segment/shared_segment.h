@@ -40,6 +40,8 @@ class SharedSegment {
   bool waiting() const { return waiting_; }
   // The ranks publish nothing more from now on, and those that sleep hand over. For good.
   void Close();
+  // The same, until it is taken back.
+  void Pause(bool paused);
 
   // Numbers of the operations that the rank's slots have, 0 for none.
   Sequences Published(int rank) const;
@@ -55,6 +57,7 @@ class SharedSegment {
  private:
   SharedSegment(UniqueFd fd, void* base, uint64_t bytes, int rank_count);
   void StoreAttention();
+  void WakeAll();
 
   const UniqueFd fd_;
   const segment::View view_;
@@ -62,6 +65,7 @@ class SharedSegment {
   const uint64_t bytes_;
   bool waiting_ = false;
   bool closed_ = false;
+  bool paused_ = false;
 };
 
 }  // namespace ringd::daemon

@@ -1,4 +1,4 @@
-#include "daemon/engine/names/form.h"
+#include "daemon/engine/order/form.h"
 
 #include <cstring>
 #include <utility>
@@ -29,7 +29,7 @@ struct Head {
 };
 static_assert(sizeof(Head) == 48);
 
-absl::Status Bad() { return absl::InvalidArgumentError("it described an impossible operation"); }
+absl::Status Bad() { return absl::InvalidArgumentError("this operation needs every rank"); }
 
 bool MovesCounts(Operation operation) {
   return operation == Operation::kAllgather || operation == Operation::kGather ||

@@ -1,6 +1,6 @@
 // What an operation is, without the memory of a rank: enough to take part in it.
-#ifndef RINGD_DAEMON_ENGINE_NAMES_FORM_H_
-#define RINGD_DAEMON_ENGINE_NAMES_FORM_H_
+#ifndef RINGD_DAEMON_ENGINE_ORDER_FORM_H_
+#define RINGD_DAEMON_ENGINE_ORDER_FORM_H_
 
 #include <string>
 
@@ -20,4 +20,4 @@ absl::StatusOr<RequestPtr> RequestFrom(absl::string_view form, int size);
 
 }  // namespace ringd::daemon
 
-#endif  // RINGD_DAEMON_ENGINE_NAMES_FORM_H_
+#endif  // RINGD_DAEMON_ENGINE_ORDER_FORM_H_
