@@ -289,6 +289,7 @@ int ArenaClient::SubmitPrepared(Prepared* prepared, size_t n, ringd_handle* hand
   if (const int code = CheckUsable(); code != RINGD_OK) return code;
   {
     std::lock_guard lock(submit_mu_);
+    if (join_ != 0) return FailJoined();
     if (!HasRoomLocked(n)) {
       return FailFormat(Code::kResourceExhausted,
                         "%zu operations are in flight; the limit of one client is %u: wait for "

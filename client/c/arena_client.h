@@ -67,6 +67,8 @@ class ArenaClient {
   int Wait(ringd_handle handle, int64_t timeout_us);
   ringd_counters counters() const;
 
+  int Join(int64_t timeout_us, int32_t* last_rank);
+
   int RegisterGroup(const int32_t* ranks, uint32_t n, int64_t timeout_us, uint32_t* group);
   int UnregisterGroup(uint32_t group, int64_t timeout_us);
 
@@ -105,6 +107,10 @@ class ArenaClient {
   };
 
   explicit ArenaClient(ArenaClientOptions options);
+
+  // Nothing can be submitted while this rank has joined.
+  static int FailJoined();
+  int BeginJoin(ringd_handle* handle);
 
   // This rank and the size in numbers of the group.
   int FindGroup(uint32_t group, ringd_info* info) const;
@@ -189,6 +195,10 @@ class ArenaClient {
   std::mutex grow_mu_;  // Held across grow_.
   std::mutex plan_mu_;
   std::map<uint32_t, uint32_t> last_plans_;  // By group. Guarded by plan_mu_.
+
+  // Guarded by submit_mu_. The join under way; 0: none.
+  ringd_handle join_ = 0;
+  arena::Ref join_result_ = arena::kNullRef;
 
   std::mutex group_mu_;  // Held while the ranks agree.
   Groups groups_;

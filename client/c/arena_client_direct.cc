@@ -21,6 +21,7 @@ constexpr int64_t kDirectMicros = 50'000;
 // Whether the operation has a number in group 0's own sequence.
 bool IsNumbered(const arena::Descriptor& descriptor) {
   if ((descriptor.flags & arena::kFlagNamed) != 0) return false;
+  if (descriptor.operation == Operation::kJoin) return false;
   return descriptor.group == 0 && descriptor.operation != Operation::kNoop &&
          descriptor.operation != Operation::kPlanBucket && !IsMessage(descriptor.operation);
 }
@@ -70,7 +71,7 @@ int ArenaClient::BeginDirect(const ringd_operation& operation, bool wants_handle
       const int code = CheckOperation(operation, info_, &bytes);
       if (code != RINGD_OK || !IsDirect(operation, bytes)) return code;
     }
-    if (!slots_.Has(1) || !MayBeginDirectLocked()) return RINGD_OK;
+    if (join_ != 0 || !slots_.Has(1) || !MayBeginDirectLocked()) return RINGD_OK;
     if (!is_known) direct_->Learn(operation, bytes);
     *sequence = ++sequence_;
     if (wants_handle) *handle = slots_.Acquire(Holdings{});

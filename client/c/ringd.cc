@@ -306,6 +306,11 @@ int ringd_run(const ringd_operation* operation, int64_t timeout_us, ringd_handle
   return client ? client->Run(*operation, timeout_us, handle) : Call::code();
 }
 
+int ringd_join(int64_t timeout_us, int32_t* last_rank) {
+  const Call client;
+  return client ? client->Join(timeout_us, last_rank) : Call::code();
+}
+
 int ringd_group_register(const int32_t* ranks, uint32_t n, int64_t timeout_us, uint32_t* group) {
   const Call client;
   return client ? client->RegisterGroup(ranks, n, timeout_us, group) : Call::code();

@@ -314,6 +314,7 @@ PyModuleDef* Definition() {
       {"poll", Poll, METH_O, nullptr},
       {"wait", Fast(Wait), METH_FASTCALL, nullptr},
       {"group_register", Fast(GroupRegister), METH_FASTCALL, nullptr},
+      {"join", Fast(Join), METH_FASTCALL, nullptr},
       {"group_unregister", Fast(GroupUnregister), METH_FASTCALL, nullptr},
       {"plan_register", Fast(PlanRegister), METH_FASTCALL, nullptr},
       {"plan_tensor_data", Fast(PlanTensorData), METH_FASTCALL, nullptr},

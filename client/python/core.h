@@ -107,6 +107,7 @@ int64_t* ReadInts(PyObject* tuple, int64_t* inline_room, Py_ssize_t capacity, in
 
 // Functions of group.cc.
 PyObject* GroupRegister(PyObject* module, Arguments arguments, Py_ssize_t count);
+PyObject* Join(PyObject* module, Arguments arguments, Py_ssize_t count);
 PyObject* GroupUnregister(PyObject* module, Arguments arguments, Py_ssize_t count);
 
 // Functions of plan.cc.

@@ -42,6 +42,25 @@ PyObject* GroupRegister(PyObject* module, Arguments arguments, Py_ssize_t count)
   return PyLong_FromUnsignedLong(group);
 }
 
+// join(timeout_us) -> the rank that joined last
+PyObject* Join(PyObject* module, Arguments arguments, Py_ssize_t count) {
+  if (!HasCount(count, 1, "join")) return nullptr;
+  Reader reader(arguments);
+  const int64_t timeout_us = reader.Int();
+  if (!reader.good()) return nullptr;
+  int32_t last_rank = 0;
+  int code = RINGD_INTERRUPTED;
+  while (code == RINGD_INTERRUPTED) {
+    {
+      const WithoutGil without_gil;
+      code = ringd_join(timeout_us, &last_rank);
+    }
+    if (code == RINGD_INTERRUPTED && PyErr_CheckSignals() != 0) return nullptr;
+  }
+  if (code != RINGD_OK) return NoneOrRaise(module, code);
+  return PyLong_FromLong(last_rank);
+}
+
 // group_unregister(group, timeout_us)
 PyObject* GroupUnregister(PyObject* module, Arguments arguments, Py_ssize_t count) {
   if (!HasCount(count, 2, "group_unregister")) return nullptr;

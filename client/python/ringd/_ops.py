@@ -474,16 +474,19 @@ def tell(
 
 
 def _check_alike(what: str, told: list[Any], width: int, name: str | None, group: Group) -> None:
-    for rank, row in enumerate(told):
-        if row[:width] == told[0][:width]:
+    present = [rank for rank, row in enumerate(told) if row[0] != 0]  # The others have joined.
+    first = present[0]
+    for rank in present:
+        row = told[rank]
+        if row[:width] == told[first][:width]:
             continue
-        values = tuple(_shown(other, width) for other in (told[0], row))
+        values = tuple(_shown(other, width) for other in (told[first], row))
         label = f"{what} '{name}'" if name is not None else what
         raise MismatchError(
-            f"{label} is not the same on all ranks: rank {group.job_rank(0)} has {values[0]}, rank "
+            f"{label} is not the same on all ranks: rank {group.job_rank(first)} has {values[0]}, rank "
             f"{group.job_rank(rank)} has {values[1]}; only the first dimension may differ",
             (name,) if name is not None else (),
-            (group.job_rank(0), group.job_rank(rank)),
+            (group.job_rank(first), group.job_rank(rank)),
             values,
         )
 

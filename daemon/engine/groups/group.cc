@@ -90,7 +90,7 @@ void Group::EndRank(int local_rank, const Outcome& outcome) {
     segment_->Close();
   }
   book_.EndRank(index, outcome, &actions_);
-  names_.EndRank(index, outcome, &actions_);
+  names_.EndRank(index, book_.Position(index), outcome, &actions_);
   if (names_.all_failed() != nullptr) FailJoin(*names_.all_failed());
   Perform();
 }

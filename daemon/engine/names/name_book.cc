@@ -25,6 +25,7 @@ NameBook::NameBook(const GroupLayout& layout, uint32_t group, std::vector<Note>*
       local_count_(layout.local_count()),
       channel_(wire::ChannelId(group, wire::kNamed)),
       joined_(local_count_),
+      submitted_(local_count_),
       notes_(notes) {
   if (layout.node_index == 0) order_.emplace(layout.node_count());
 }
@@ -37,6 +38,7 @@ NameBook::Queue& NameBook::QueueOf(const std::string& name) {
 
 void NameBook::Submit(int local_rank, RequestPtr request, int64_t now_us, Actions* actions) {
   if (all_failed_ != nullptr) return Tell(std::move(request), all_failed_, actions);
+  ++submitted_[local_rank];
   const std::string name = request->name;
   Queue& queue = QueueOf(name);
   const uint32_t index = queue.arrived[local_rank]++;
@@ -242,13 +244,15 @@ Note NameBook::Shortened(Note note) const {
   return note;
 }
 
-void NameBook::EndRank(int local_rank, const Outcome& outcome, Actions* actions) {
+void NameBook::EndRank(int local_rank, uint64_t sequenced, const Outcome& outcome,
+                       Actions* actions) {
   Note note{.kind = Note::Kind::kEnded, .node = static_cast<uint16_t>(layout_.node_index)};
   const int rank = JobRank(local_rank);
-  note.outcome = EndOutcome(outcome, rank, layout_.nodes[layout_.node_index].name,
-                            absl::StrCat("rank ", rank,
-                                         " has finished, and operations that it has not submitted "
-                                         "are pending"));
+  const uint64_t count = submitted_[local_rank] + sequenced;
+  note.outcome =
+      EndOutcome(outcome, rank, layout_.nodes[layout_.node_index].name,
+                 absl::StrCat("rank ", rank, " has finished after ", count, " operations, s.",
+                              count + 1, " is pending"));
   ToFirst(std::move(note), actions);
 }
 

@@ -52,8 +52,8 @@ class NameBook {
   void JoinNode(int node, Actions* actions);
   void EndJoin();
 
-  // As of OrderBook.
-  void EndRank(int local_rank, const Outcome& outcome, Actions* actions);
+  // As of OrderBook. sequenced: operations that the rank has submitted elsewhere in the group.
+  void EndRank(int local_rank, uint64_t sequenced, const Outcome& outcome, Actions* actions);
   void FailAll(const Outcome& outcome, Actions* actions);
   // Null: not yet.
   const Outcome* all_failed() const { return all_failed_.get(); }
@@ -102,7 +102,8 @@ class NameBook {
   NameTable table_;
   Queues queues_;
   uint64_t last_sequence_ = 0;
-  std::vector<bool> joined_;  // By local rank.
+  std::vector<bool> joined_;         // By local rank.
+  std::vector<uint64_t> submitted_;  // By local rank.
   std::shared_ptr<const Outcome> all_failed_;
   std::vector<Note>* const notes_;
 };

@@ -59,7 +59,7 @@ class Ring {
   }
   void EndRank(int node, int local_rank, const Outcome& outcome) {
     Actions actions;
-    books_[node]->EndRank(local_rank, outcome, &actions);
+    books_[node]->EndRank(local_rank, 0, outcome, &actions);
     Write(node, &actions);
   }
   // Hands the node the oldest note of its left neighbour. Returns whether there was one.

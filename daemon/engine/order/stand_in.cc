@@ -193,7 +193,9 @@ void StartOrAbort(OperationKey key, absl::string_view form, const GroupLayout& l
     failed = layout.first_local_rank() + static_cast<int>(i);
     absl::StatusOr<RequestPtr> made = MakeStandIn(form, failed, layout.size());
     status = made.status();
-    if (made.ok()) requests[i] = *std::move(made);
+    if (!made.ok()) continue;
+    requests[i] = *std::move(made);
+    requests[i]->sequence = key.sequence;
   }
   if (status.ok()) {
     actions->push_back({Action::Kind::kStart, key, std::move(requests), nullptr});

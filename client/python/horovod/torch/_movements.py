@@ -9,7 +9,6 @@ import ringd.torch as _ringd
 import torch
 
 from ..common._errors import raises_horovod_errors
-from ..common.exceptions import NotAvailableError
 from ..common.process_sets import ProcessSet, global_process_set
 from ._handles import Number, check_list, names, synchronize
 
@@ -132,9 +131,9 @@ def alltoall(
 
 @raises_horovod_errors
 def join(device: int = -1) -> int:
-    """Says that this rank has no more data; others' allreduces go on with zeros for it.
+    """Says that this rank has no more data; others' operations go on without it.
 
-    Blocks until all ranks have joined.
+    Blocks until all ranks have joined. `ringd.join` says what becomes of which operation.
 
     Args:
         device: as in Horovod; not needed.
@@ -142,13 +141,7 @@ def join(device: int = -1) -> int:
     Returns:
         The rank that joined last.
     """
-    join_all = getattr(_ringd, "join", None)
-    if join_all is None:
-        raise NotAvailableError(
-            "join() is not available in this version of ringd: give all ranks as many batches "
-            "(drop the rest, or pad)"
-        )
-    return join_all()
+    return _ringd.join()
 
 
 @raises_horovod_errors
