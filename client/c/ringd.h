@@ -139,10 +139,10 @@ RINGD_API int ringd_run(const ringd_operation* operation, int64_t timeout_us, ri
 // COLLECTIVE: this rank has no more data. Blocks until all ranks of the job have called it;
 // *last_rank: the one that did so last, the same on all ranks. Until then the others' operations of
 // all ranks (not those of other groups, nor messages) go on without this one: it adds nothing to a
-// reduction (an average still divides by the number of all ranks), no rows to an allgather, and gets
-// nothing. Operations that it is the root of fail, as do registrations. Operations of this rank that
-// are under way stay as they are; other threads get RINGD_INVALID_ARGUMENT for new ones. timeout_us
-// and RINGD_INTERRUPTED as in ringd_wait; the call is then made again, and goes on.
+// reduction (an average still divides by the number of all ranks), no rows to an allgather, and
+// gets nothing. Operations that it is the root of fail, as do registrations. Operations of this
+// rank that are under way stay as they are; other threads get RINGD_INVALID_ARGUMENT for new ones.
+// timeout_us and RINGD_INTERRUPTED as in ringd_wait; the call is then made again, and goes on.
 RINGD_API int ringd_join(int64_t timeout_us, int32_t* last_rank);
 
 // Groups of ranks (process sets). COLLECTIVE: every rank of the job calls both in the same order,

@@ -43,7 +43,9 @@ def check_any_order(checks, rank, size):
 
 
 def check_same_name(checks, rank, size):
-    handles = [ringd.allreduce_async(np.array([float(i)]), op=ringd.Sum, name="x") for i in range(9)]
+    handles = [
+        ringd.allreduce_async(np.array([float(i)]), op=ringd.Sum, name="x") for i in range(9)
+    ]
     for i, handle in enumerate(handles):
         checks.equal(handle.wait(), np.array([float(i * size)]), f"x, the {i}th time")
 
@@ -105,7 +107,9 @@ def check_join(checks, rank, size):
             check_operations_without(checks, first, rank, size)
         last = ringd.join()
         checks.equal(ringd.allgather(np.array([last])), np.full(size, last), "the last rank")
-        checks.equal(ringd.allreduce(np.ones(3), op=ringd.Sum), np.full(3, float(size)), "afterwards")
+        checks.equal(
+            ringd.allreduce(np.ones(3), op=ringd.Sum), np.full(3, float(size)), "afterwards"
+        )
     assert last == size - 1, last
 
 

@@ -39,6 +39,13 @@ def test_process_sets_and_messages_agree_with_numpy(ranks):
     assert result.stdout.count("checks passed") == ranks
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_named_order_and_join_agree_with_numpy(ranks):
+    result = run(ranks, HERE / "join_ops.py")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.count("checks passed") == ranks
+
+
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_plans_agree_with_numpy(ranks):
     result = run(ranks, HERE / "plan_ops.py")

@@ -35,6 +35,7 @@ from ._errors import (
     StepOrderError,
 )
 from ._handles import Handle
+from ._join import join
 from ._lifecycle import (
     cross_rank,
     cross_size,
@@ -69,7 +70,6 @@ from ._numpy import (
     grouped_allreduce_async,
     grouped_reducescatter,
     grouped_reducescatter_async,
-    join,
     poll,
     reducescatter,
     reducescatter_async,

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import _core
-from ._errors import RingdError
+from ._errors import DeadlineExceeded, RingdError
 
 # A result longer than this is copied out without holding the GIL.
 _LONG_COPY_BYTES = 64 << 10
+_DEADLINE_EXCEEDED = 5
 
 
 class Handle:
@@ -49,12 +52,14 @@ class Handle:
         if self._finish is None:
             raise ValueError("this handle was synchronized already")
         timeout_us = -1 if timeout is None else max(0, int(timeout * 1e6))
+        if two_part:
+            timeout_us = _wait_beside_parts(self, timeout_us)
         first_error: RingdError | None = None
         while self._raw:
             try:
                 _core.wait(self._raw[0], timeout_us, self._copies)
             except RingdError as error:
-                if error.code == 5:
+                if error.code == _DEADLINE_EXCEEDED:
                     raise
                 first_error = first_error or error
             self._raw.pop(0)
@@ -86,6 +91,107 @@ class Handle:
             _abandoned.append((self._raw, self._keep))
 
 
+class _TwoParts:
+    """An operation that is two: `submit` submits the second one when the first one is over."""
+
+    def __init__(self, first: Handle, submit: Callable[[], Handle]) -> None:
+        self._first = first
+        self._submit = submit
+        self._second: Handle | None = None
+        self._error: RingdError | None = None
+
+    def advance(self) -> bool:
+        """Whether the second part is submitted, or never will be."""
+        if self._second is None and self._error is None and self._first.done():
+            try:
+                self._first.wait()
+                self._second = self._submit()
+            except RingdError as error:
+                self._error = error
+        return self._second is not None or self._error is not None
+
+    def done(self) -> bool:
+        return self._error is not None or (self._second is not None and self._second.done())
+
+    def wait(self) -> Any:
+        if self._error is not None:
+            raise self._error
+        assert self._second is not None
+        return self._second.wait()
+
+
+class _Composite(Handle):
+    """A handle of what is submitted bit by bit."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, parts: Sequence[Handle | _TwoParts], finish: Callable[[], Any]) -> None:
+        super().__init__([], finish, parts)
+        self._parts = parts
+
+    def done(self) -> bool:
+        """Whether it is over, successfully or not."""
+        advance_all()
+        return super().done() and all(part.done() for part in self._parts)
+
+    def wait(self, timeout: float | None = None) -> Any:
+        """Blocks until it is over; the result. DeadlineExceeded leaves the handle as it was."""
+        _poll_until(self.done, -1 if timeout is None else max(0, int(timeout * 1e6)))
+        return super().wait()
+
+
+def handle_of_all(handles: list[Handle]) -> Handle:
+    """Several as one; its result is the list of theirs."""
+    return _Composite(handles, lambda: [handle.wait() for handle in handles])
+
+
+def handle_in_two_parts(name: str, first: Handle, submit: Callable[[], Handle]) -> Handle:
+    """For named operations alone: ranks submit the second part at different times."""
+    parts = two_part[name] = _TwoParts(first, submit)
+    return _Composite([parts], parts.wait)
+
+
+def advance_all() -> None:
+    """Submits the second parts that can be submitted."""
+    for name, parts in list(two_part.items()):
+        if two_part.pop(name, None) is not None and not parts.advance():
+            two_part[name] = parts
+
+
+def wait_for_parts(name: str) -> None:
+    """Blocks until the operation of this name has submitted its second part: it keeps its place."""
+
+    def is_submitted() -> bool:
+        advance_all()
+        return name not in two_part
+
+    _poll_until(is_submitted, -1)
+
+
+def _wait_beside_parts(handle: Handle, timeout_us: int) -> int:
+    """Waits as long as operations have second parts to come: other ranks may wait for those first.
+    The time that is left."""
+
+    def is_simple() -> bool:
+        advance_all()
+        return not two_part or handle.done()
+
+    return _poll_until(is_simple, timeout_us)
+
+
+def _poll_until(is_over: Callable[[], bool], timeout_us: int) -> int:
+    deadline = math.inf if timeout_us < 0 else time.monotonic() + timeout_us / 1e6
+    pause = 50e-6
+    while not is_over():
+        if time.monotonic() >= deadline:
+            error = DeadlineExceeded("the operation is not over")
+            error.code = _DEADLINE_EXCEEDED
+            raise error
+        time.sleep(pause)
+        pause = min(2 * pause, 5e-3)
+    return -1 if timeout_us < 0 else max(0, int((deadline - time.monotonic()) * 1e6))
+
+
 class _Sequence:
     """Finds threads that submit unnamed operations to a group side by side: their order would be
     chance."""
@@ -110,6 +216,7 @@ class _Sequence:
         self._in_flight -= 1
 
 
+two_part: dict[str, _TwoParts] = {}  # Those whose second part is to come, by name.
 _sequences: dict[int, _Sequence] = {}  # By group.
 _abandoned: list[tuple[list[int], Any]] = []
 

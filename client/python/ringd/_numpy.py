@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from . import _combined, _core, _ops
 from ._handles import Handle
-from ._ops import NO_OPTIONS, Buffer, Request
+from ._ops import NO_OPTIONS, Buffer, Request, Uneven
 from ._process_sets import ProcessSet, global_process_set, group_of
 from ._types import ReduceOp, dtype_code
 
@@ -191,8 +191,8 @@ def allreduce(
         op: Average (integers: truncated toward zero), Sum, Min, Max, Product or Adasum. For bool
             Sum and Max are "or", Product and Min are "and". Adasum is for floating-point numbers;
             every rank needs memory for all ranks' arrays.
-        name: of the operation, the same on all ranks; appears in messages. Operations with names may
-            be called in another order on each rank; those without are matched by their order.
+        name: the same on all ranks. Operations with names may be called in another order on each
+            rank; those without are matched by their order.
         prescale_factor: multiplies each rank's input.
         postscale_factor: multiplies the result.
         process_set: the ranks that take part.
@@ -351,7 +351,7 @@ def _allgather(
     name: str | None,
     process_set: ProcessSet,
     out: np.ndarray[Any, Any] | None = None,
-) -> Request:
+) -> Uneven:
     group = group_of(process_set)
     source = _source(tensor)
     target = _LateTarget(source.dtype, out)
@@ -530,21 +530,6 @@ def alltoall(
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Blocks until all ranks have called it."""
     _ops.run(_ops.barrier_request(group_of(process_set)))
-
-
-def join() -> int:
-    """COLLECTIVE: this rank has no more data; blocks until all ranks have called it.
-
-    Until then the others' operations of all ranks go on without this one, whatever they are and
-    however they are called (buckets of an optimizer, too): it adds nothing to a reduction and no
-    rows to an allgather, and drops what it is sent. An average still divides by `size()`, as in
-    Horovod; one with `weight=` divides by the weights that there are. What has this rank as its
-    root fails on all ranks, as does what is registered meanwhile (process sets, optimizers).
-
-    Returns:
-        The rank that joined last, the same on all ranks.
-    """
-    return int(_core.join(-1))
 
 
 def poll(handle: Handle) -> bool:

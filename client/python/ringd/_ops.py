@@ -16,7 +16,15 @@ from typing import Any, NamedTuple
 
 from . import _core, _timeline
 from ._errors import MismatchError
-from ._handles import Handle, check_sequence, reap_abandoned
+from ._handles import (
+    Handle,
+    check_sequence,
+    handle_in_two_parts,
+    handle_of_all,
+    reap_abandoned,
+    two_part,
+    wait_for_parts,
+)
 from ._process_sets import Group, global_process_set, group_of
 from ._types import BOOL, DTYPE_BYTES, INT64, UINT8, Operation, ReduceOp, signature
 
@@ -165,6 +173,8 @@ def _start(packed: tuple[Any, ...], source: Buffer, target: Buffer, finish: Fini
     if sequence is not None:
         check_sequence(None, sequence)
     reap_abandoned()
+    if two_part and packed[10] in two_part:
+        wait_for_parts(packed[10])
     raw = _core_submit(*packed)
     handle = Handle([raw], finish, (source, target), target.nbytes, sequence)
     if _timeline.active is not None:
@@ -181,15 +191,38 @@ class Request(NamedTuple):
     finish: Finish
 
 
-def start(request: Request) -> Handle:
-    """Submits one operation."""
-    return _start(*request)
+class Uneven(NamedTuple):
+    """An operation whose sizes the ranks tell one another first."""
+
+    name: str | None
+    tell: Request
+    then: Callable[[], Request]
 
 
-def run(request: Request) -> Any:
+def start(request: Request | Uneven) -> Handle:
+    """Submits one operation. COLLECTIVE for an uneven one without a name: blocks until all ranks
+    have told their sizes."""
+    if isinstance(request, Request):
+        return _start(*request)
+    if not request.name:
+        return _start(*_told(request))
+    then = request.then
+    return handle_in_two_parts(request.name, start(request.tell), lambda: start(then()))
+
+
+def _told(request: Request | Uneven) -> Request:
+    if isinstance(request, Request):
+        return request
+    run(request.tell)
+    return request.then()
+
+
+def run(request: Request | Uneven) -> Any:
     """COLLECTIVE: submits one operation and waits for it; the result. Faster than `start`."""
-    if _timeline.active is not None:
+    if _timeline.active is not None or two_part:
         return start(request).wait()
+    if isinstance(request, Uneven):
+        return run(_told(request))
     packed, source, target, finish = request
     sequence = _sequence_of(packed)
     if sequence is not None:
@@ -219,7 +252,7 @@ def run_allreduce(
     """
     if op.__class__ is not ReduceOp or (op, dtype) not in _checked:
         return False
-    if len(shape) > _MAX_DIMS or _timeline.active is not None:
+    if len(shape) > _MAX_DIMS or _timeline.active is not None or two_part:
         return False
     check_sequence(None, _EVERYONE)
     reap_abandoned()
@@ -238,8 +271,11 @@ def _nothing() -> None:
     pass
 
 
-def start_group(requests: Sequence[Request]) -> Handle:
+def start_group(parts: Sequence[Request | Uneven]) -> Handle:
     """Submits operations that become visible together; the result is the list of results."""
+    if any(isinstance(part, Uneven) and part.name for part in parts):
+        return handle_of_all([start(part) for part in parts])
+    requests = [_told(part) for part in parts]
     sequences = [_sequence_of(request.packed) for request in requests]
     sequence = next((number for number in sequences if number is not None), None)
     if sequence is not None:
@@ -351,26 +387,30 @@ def allgather(
     finish: Callable[[Buffer, list[int]], Any],
     name: str | None,
     group: Group | None = None,
-) -> Request:
-    """COLLECTIVE: concatenates all ranks' `source` along the first dimension, in rank order.
+) -> Uneven:
+    """Concatenates all ranks' `source` along the first dimension, in rank order.
 
-    `finish` also gets how many rows came from each rank. Blocks until all ranks have called it:
-    they tell one another their first dimensions.
+    `finish` also gets how many rows came from each rank.
     """
     check_first_dim("allgather", source)
     group = group or everyone()
-    rows = [told[0] for told in tell("allgather", source, [source.shape[0]], name, group)]
-    row = math.prod(source.shape[1:])
-    target = allocate((sum(rows), *source.shape[1:]))
-    packed = pack(
-        Operation.ALLGATHER,
-        source,
-        target,
-        counts=int64s([n * row for n in rows]),
-        name=name,
-        group=group.number,
-    )
-    return Request(packed, source, target, lambda: finish(target, rows))
+    first, read = tell("allgather", source, [source.shape[0]], name, group)
+
+    def then() -> Request:
+        rows = [told[0] for told in read()]
+        row = math.prod(source.shape[1:])
+        target = allocate((sum(rows), *source.shape[1:]))
+        packed = pack(
+            Operation.ALLGATHER,
+            source,
+            target,
+            counts=int64s([n * row for n in rows]),
+            name=name,
+            group=group.number,
+        )
+        return Request(packed, source, target, lambda: finish(target, rows))
+
+    return Uneven(name, first, then)
 
 
 def allgather_alike(
@@ -393,28 +433,33 @@ def alltoall(
     finish: Callable[[Buffer, list[int]], Any],
     name: str | None,
     group: Group | None = None,
-) -> Request:
-    """COLLECTIVE: sends `splits[r]` rows of `source` to rank r; what is received, in rank order.
+) -> Uneven:
+    """Sends `splits[r]` rows of `source` to rank r; what is received, in rank order.
 
-    `finish` also gets how many rows came from each rank. Blocks until all ranks have called it.
+    `finish` also gets how many rows came from each rank.
     """
     check_first_dim("alltoall", source)
     group = group or everyone()
     rows = _check_splits(splits, source.shape[0], group.size)
-    matrix = tell("alltoall", source, rows, name, group)
-    row = math.prod(source.shape[1:])
-    received = [told[group.rank] for told in matrix]
-    target = allocate((sum(received), *source.shape[1:]))
-    sent = source._replace(shape=(sum(rows), *source.shape[1:]))  # Rows beyond are not sent.
-    packed = pack(
-        Operation.ALLTOALL,
-        sent,
-        target,
-        counts=int64s([n * row for told in matrix for n in told]),
-        name=name,
-        group=group.number,
-    )
-    return Request(packed, sent, target, lambda: finish(target, received))
+    first, read = tell("alltoall", source, rows, name, group)
+
+    def then() -> Request:
+        matrix = read()
+        row = math.prod(source.shape[1:])
+        received = [told[group.rank] for told in matrix]
+        target = allocate((sum(received), *source.shape[1:]))
+        sent = source._replace(shape=(sum(rows), *source.shape[1:]))  # Rows beyond are not sent.
+        packed = pack(
+            Operation.ALLTOALL,
+            sent,
+            target,
+            counts=int64s([n * row for told in matrix for n in told]),
+            name=name,
+            group=group.number,
+        )
+        return Request(packed, sent, target, lambda: finish(target, received))
+
+    return Uneven(name, first, then)
 
 
 def _check_splits(splits: Sequence[int] | None, rows: int, size: int) -> list[int]:
@@ -456,8 +501,11 @@ def _fold(dims: tuple[int, ...]) -> int:
 
 def tell(
     what: str, source: Buffer, numbers: list[int], name: str | None, group: Group
-) -> list[list[int]]:
-    """COLLECTIVE: each rank's `numbers`. MismatchError where dtypes or other dimensions differ."""
+) -> tuple[Request, Callable[[], list[list[int]]]]:
+    """The operation by which ranks tell one another `numbers`, and what gives all of them after it.
+
+    The second raises MismatchError where dtypes or other dimensions differ.
+    """
     size = group.size
     tail = source.shape[1:]
     known = [*tail[:_KNOWN_DIMS], *[0] * (_KNOWN_DIMS - len(tail))]
@@ -467,10 +515,13 @@ def tell(
     theirs = array.array("q", bytes(8 * width * size))
     into = Buffer(theirs.buffer_info()[0], (size * width,), INT64, theirs)
     outof = Buffer(mine.buffer_info()[0], (width,), INT64, mine)
-    run(allgather_alike(outof, into, lambda: None, name, group))
-    told = [theirs[rank * width : (rank + 1) * width] for rank in range(size)]
-    _check_alike(what, told, len(head), name, group)
-    return [list(row[len(head) + 1 :]) for row in told]
+
+    def read() -> list[list[int]]:
+        told = [theirs[rank * width : (rank + 1) * width] for rank in range(size)]
+        _check_alike(what, told, len(head), name, group)
+        return [list(row[len(head) + 1 :]) for row in told]
+
+    return allgather_alike(outof, into, lambda: None, name, group), read
 
 
 def _check_alike(what: str, told: list[Any], width: int, name: str | None, group: Group) -> None:
@@ -483,8 +534,8 @@ def _check_alike(what: str, told: list[Any], width: int, name: str | None, group
         values = tuple(_shown(other, width) for other in (told[first], row))
         label = f"{what} '{name}'" if name is not None else what
         raise MismatchError(
-            f"{label} is not the same on all ranks: rank {group.job_rank(first)} has {values[0]}, rank "
-            f"{group.job_rank(rank)} has {values[1]}; only the first dimension may differ",
+            f"{label} is not the same on all ranks: rank {group.job_rank(first)} has {values[0]}, "
+            f"rank {group.job_rank(rank)} has {values[1]}; only the first dimension may differ",
             (name,) if name is not None else (),
             (group.job_rank(first), group.job_rank(rank)),
             values,

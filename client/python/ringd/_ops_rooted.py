@@ -54,29 +54,33 @@ def gather(
     root: int,
     name: str | None,
     group: Group,
-) -> Request:
-    """COLLECTIVE: concatenates all ranks' `source` at the root, along the first dimension.
+) -> _ops.Uneven:
+    """Concatenates all ranks' `source` at the root, along the first dimension.
 
-    Blocks until all ranks have called it: they tell one another their first dimensions. `finish`
-    gets None on the other ranks.
+    `finish` gets None on the other ranks.
     """
     _ops.check_first_dim("gather", source)
     index = group.rank_of(root)
-    rows = [told[0] for told in _ops.tell("gather", source, [source.shape[0]], name, group)]
-    row = math.prod(source.shape[1:])
-    is_root = index == group.rank
-    target = allocate((sum(rows), *source.shape[1:])) if is_root else None
-    into = target if target is not None else _nothing(source.dtype)
-    packed = _ops.pack(
-        Operation.GATHER,
-        source,
-        into,
-        root=index,
-        counts=_ops.int64s([n * row for n in rows]),
-        name=name,
-        group=group.number,
-    )
-    return Request(packed, source, into, lambda: finish(target))
+    first, read = _ops.tell("gather", source, [source.shape[0]], name, group)
+
+    def then() -> Request:
+        rows = [told[0] for told in read()]
+        row = math.prod(source.shape[1:])
+        is_root = index == group.rank
+        target = allocate((sum(rows), *source.shape[1:])) if is_root else None
+        into = target if target is not None else _nothing(source.dtype)
+        packed = _ops.pack(
+            Operation.GATHER,
+            source,
+            into,
+            root=index,
+            counts=_ops.int64s([n * row for n in rows]),
+            name=name,
+            group=group.number,
+        )
+        return Request(packed, source, into, lambda: finish(target))
+
+    return _ops.Uneven(name, first, then)
 
 
 def scatter(

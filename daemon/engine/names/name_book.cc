@@ -249,10 +249,9 @@ void NameBook::EndRank(int local_rank, uint64_t sequenced, const Outcome& outcom
   Note note{.kind = Note::Kind::kEnded, .node = static_cast<uint16_t>(layout_.node_index)};
   const int rank = JobRank(local_rank);
   const uint64_t count = submitted_[local_rank] + sequenced;
-  note.outcome =
-      EndOutcome(outcome, rank, layout_.nodes[layout_.node_index].name,
-                 absl::StrCat("rank ", rank, " has finished after ", count, " operations, s.",
-                              count + 1, " is pending"));
+  note.outcome = EndOutcome(outcome, rank, layout_.nodes[layout_.node_index].name,
+                            absl::StrCat("rank ", rank, " has finished after ", count,
+                                         " operations, s.", count + 1, " is pending"));
   ToFirst(std::move(note), actions);
 }
 

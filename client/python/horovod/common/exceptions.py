@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from ringd import RingdError
-
 
 class HorovodInternalError(RuntimeError):
     """A collective operation failed. Ringd's error of the same text is a base of what is raised."""
@@ -29,10 +27,3 @@ class HorovodVersionMismatchError(ImportError):
         self.name = name
         self.version = version
         self.installed_version = installed_version
-
-
-class NotAvailableError(RingdError, NotImplementedError):
-    """Horovod has this, ringd does not (yet)."""
-
-
-NotAvailableError.__module__ = __name__

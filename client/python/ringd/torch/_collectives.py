@@ -21,7 +21,7 @@ import torch
 
 from .. import _combined, _ops
 from .._handles import Handle
-from .._ops import NO_OPTIONS, Buffer, Request
+from .._ops import NO_OPTIONS, Buffer, Request, Uneven
 from .._process_sets import Group, ProcessSet, global_process_set, group_of
 from .._types import ReduceOp, dtype_code
 from ._tensors import (
@@ -322,7 +322,7 @@ def allgather_request(
     process_set: ProcessSet,
     out: torch.Tensor | None = None,
     with_rows: bool = False,
-) -> Request:
+) -> Uneven:
     """An allgather, ready to be started; its result is a pair with all ranks' rows if asked for."""
     source = contiguous_source(tensor)
     target = LateTarget(source.dtype, out)
@@ -432,7 +432,7 @@ def alltoall_request(
     name: str | None,
     process_set: ProcessSet,
     out: torch.Tensor | None = None,
-) -> Request:
+) -> Uneven:
     """An alltoall, ready to be started."""
     source = contiguous_source(tensor)
     target = LateTarget(source.dtype, out)
