@@ -1,6 +1,7 @@
 #include "daemon/collectives/ring/channel.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace ringd::daemon {
 
@@ -10,8 +11,20 @@ std::shared_ptr<RingOperation> RingChannel::Find(uint64_t sequence) const {
       found != running.end()) {
     return *found;
   }
-  const auto found = std::find_if(queued.begin(), queued.end(), is_it);
-  return found == queued.end() ? nullptr : *found;
+  const auto is_before = [](const auto& operation, uint64_t wanted) {
+    return operation->key.sequence < wanted;
+  };
+  const auto found = std::lower_bound(queued.begin(), queued.end(), sequence, is_before);
+  return found == queued.end() || !is_it(*found) ? nullptr : *found;
+}
+
+bool RingChannel::MayActivate() const {
+  if (queued.empty()) return false;
+  if (running.size() < kMaxRunningOperations) return true;
+  const Collective& next = *queued.front()->collective;
+  const uint64_t elements = std::accumulate(next.counts.begin(), next.counts.end(), next.count);
+  return running.size() < kMaxSmallOperations &&
+         elements <= kSmallOperationBytes / std::max<size_t>(1, DTypeBytes(next.dtype));
 }
 
 const Outcome* RingChannel::FindFailure(uint64_t sequence) const {

@@ -22,6 +22,9 @@ namespace ringd::daemon {
 // Operations of one channel that may run at the same time; the others wait in order. Four keep the
 // wire busy while one drains and the next begins.
 inline constexpr size_t kMaxRunningOperations = 4;
+// Small ones: as many as a round trip needs to be worth its while.
+inline constexpr size_t kMaxSmallOperations = 64;
+inline constexpr size_t kSmallOperationBytes = 64 << 10;
 // Failed operations that a channel remembers, so that their late frames are known from nonsense.
 inline constexpr size_t kMaxFailedOperations = 4096;
 
@@ -75,6 +78,8 @@ struct RingChannel {
   std::optional<std::pair<uint64_t, Outcome>> failed_from;
   std::map<uint64_t, std::map<uint32_t, MismatchReport>> mismatches;  // Undecided; by node.
 
+  // Whether the first of `queued` may run now.
+  bool MayActivate() const;
   // Null: not started, or over.
   std::shared_ptr<RingOperation> Find(uint64_t sequence) const;
   // Why the operation, which is not started here yet, has failed; null if it has not.

@@ -89,7 +89,7 @@ bool RingCommunicator::Activate() {
   const std::vector<uint64_t> numbers = std::exchange(channels_to_activate_, {});
   for (const uint64_t number : numbers) {
     RingChannel& channel = channels_[number];
-    while (!channel.queued.empty() && channel.running.size() < kMaxRunningOperations) {
+    while (channel.MayActivate()) {
       const OperationPtr operation = channel.queued.front();
       absl::StatusOr<std::unique_ptr<RingAlgorithm>> algorithm =
           MakeRingAlgorithm(layout_, *operation->collective, &scratch_);

@@ -123,6 +123,15 @@ class RingPeerTest : public testing::Test {
   }
 
   // An allreduce of bytes in place; all of this node's bytes are `fill`.
+  // Sequences of the READYs since the last call.
+  std::vector<uint64_t> Announced() {
+    std::vector<uint64_t> sequences;
+    for (const Frame& frame : SentLeft()) {
+      EXPECT_EQ(frame.header.type, wire::FrameType::kReady);
+      sequences.push_back(frame.header.sequence);
+    }
+    return sequences;
+  }
   void StartAllreduce(uint64_t channel, uint64_t sequence, uint64_t count, uint8_t fill = 1) {
     buffers_.emplace_back(count, std::byte{fill});
     auto collective = std::make_shared<Collective>();
@@ -174,13 +183,19 @@ TEST_F(RingPeerTest, Ready_NotYet_OnlyTheEagerWindowIsSent) {
 }
 
 TEST_F(RingPeerTest, Start_MoreThanFour_AnnouncesFourInOrder) {
-  for (uint64_t sequence = 1; sequence <= 10; ++sequence) StartAllreduce(0, sequence, 4);
-  std::vector<uint64_t> ready;
-  for (const Frame& frame : SentLeft()) {
-    ASSERT_EQ(frame.header.type, wire::FrameType::kReady);
-    ready.push_back(frame.header.sequence);
+  for (uint64_t sequence = 1; sequence <= 10; ++sequence) StartAllreduce(0, sequence, 100'000);
+  EXPECT_EQ(Announced(), (std::vector<uint64_t>{1, 2, 3, 4}));
+}
+
+TEST_F(RingPeerTest, Start_ManySmall_AnnouncesSixtyFourAndNoneBehindALargeOne) {
+  for (uint64_t sequence = 1; sequence <= 80; ++sequence) StartAllreduce(0, sequence, 4);
+  for (uint64_t sequence = 1; sequence <= 9; ++sequence) {
+    StartAllreduce(1, sequence, sequence == 6 ? 100'000 : 4);
   }
-  EXPECT_EQ(ready, (std::vector<uint64_t>{1, 2, 3, 4}));
+  std::vector<uint64_t> expected(64);
+  std::iota(expected.begin(), expected.end(), 1);
+  for (const uint64_t sequence : {1, 2, 3, 4, 5}) expected.push_back(sequence);
+  EXPECT_EQ(Announced(), expected);
 }
 
 TEST_F(RingPeerTest, EarlyPayload_BeforeTheStart_IsKeptAndUsed) {
