@@ -53,7 +53,8 @@ def check_memory_and_messages(checks, rank, size):
         loss_of(model, x, y).backward()
         optimizer.step()
         now = [p.grad.data_ptr() for p in model.parameters()]
-        checks.true(places in (None, now), "gradients stay in their places in the arena")
+        if size > 1:  # One rank has nothing to reduce: gradients stay where autograd makes them.
+            checks.true(places in (None, now), "gradients stay in their places in the arena")
         copied = ringd.stats()["bytes_copied"]
         if places is None:
             before = ringd.stats()
@@ -63,7 +64,8 @@ def check_memory_and_messages(checks, rank, size):
     checks.true(
         after["negotiation_messages"] == before["negotiation_messages"], "no messages in a step"
     )
-    checks.true(after["operations"] == before["operations"] + 5, "one operation a bucket and step")
+    wanted = before["operations"] + (5 if size > 1 else 0)
+    checks.true(after["operations"] == wanted, "one operation a bucket and step")
 
 
 def check_accumulation(checks, rank, size):

@@ -122,8 +122,16 @@ class Buckets:
         op: ReduceOp,
         predivide_factor: float,
         group: int = 0,
+        alone: bool = False,
     ) -> None:
-        """COLLECTIVE. `likes` tell shapes, dtypes and strides; group: ringd's number of it."""
+        """COLLECTIVE.
+
+        Args:
+            likes: tell shapes, dtypes and strides.
+            group: ringd's number of it.
+            alone: it has one rank, and there is no reduction.
+        """
+        self._alone = alone
         specs, tensors = [], []
         for number, members in enumerate(buckets):
             dtype = code_of(likes[members[0]].dtype)
@@ -179,10 +187,13 @@ class Buckets:
         for number, flags, members in self._flags:
             flags[: len(members)] = 1
             flags[len(members) :] = 0
-            _core.plan_ready(self.plan, number)
+            if not self._alone:
+                _core.plan_ready(self.plan, number)
 
     def ready(self, i: int) -> None:
         """The gradient is in `views[i]`."""
+        if self._alone:
+            return
         _core.plan_ready(self.plan, self.numbers[i])
         bucket = self.bucket_of[i]
         self.versions[bucket] = self.flats[bucket]._version
@@ -190,6 +201,8 @@ class Buckets:
     def mark_unused(self, i: int) -> None:
         """This rank has no gradient. It counts as zeros without being `ready`."""
         self._used[i].zero_()
+        if self._alone:
+            self.views[i].zero_()
 
     def mark_apart(self, i: int, apart: bool = True) -> None:
         """This rank has the gradient as a sparse tensor, and zeros here."""
@@ -204,10 +217,14 @@ class Buckets:
 
     def flush(self) -> None:
         """What is not ready yet counts as zeros."""
-        _core.plan_flush(self.plan)
+        if not self._alone:
+            _core.plan_flush(self.plan)
 
     def wait(self) -> None:
         """Blocks until all buckets are reduced."""
+        if self._alone:
+            _core.info()  # Raises after a shutdown.
+            return
         _core.plan_wait(self.plan, -1)
         for flat in self.flats:
             increment_version(flat)

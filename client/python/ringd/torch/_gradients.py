@@ -97,6 +97,9 @@ class Gradients:
         self.passes = options.passes
         self._options = options
         self._compresses = options.compression is not NoneCompressor
+        # One rank's gradients are what they would become: there is no reduction.
+        self._alone = group_of(options.process_set).size == 1 and not self._compresses
+        self._keeps = self._compresses or self._alone  # Gradients stay where autograd made them.
         self._find_unused = options.op in (ReduceOp.Average, ReduceOp.Sum, ReduceOp.Max)
         self._sparse: list[_Sparse] = []
         self._handles: list[Any] = []
@@ -160,6 +163,7 @@ class Gradients:
                 options.op,
                 options.predivide_factor,
                 group_of(options.process_set).number,
+                self._alone,
             )
         self._add_hooks()
 
@@ -168,7 +172,7 @@ class Gradients:
 
     def _add_hooks(self) -> None:
         self.close()
-        make = self._make_compressing_hook if self._compresses else self._make_hook
+        make = self._make_sending_hook if self._keeps else self._make_hook
         hooks = [(param, make(i)) for i, param in enumerate(self._params) if param.requires_grad]
         hooks += [
             (each.param, self._make_sparse_hook(each))
@@ -205,7 +209,7 @@ class Gradients:
 
         return hook
 
-    def _make_compressing_hook(self, i: int) -> Callable[[torch.Tensor], None]:
+    def _make_sending_hook(self, i: int) -> Callable[[torch.Tensor], None]:
         def hook(param: torch.Tensor) -> None:
             if self._counts[i] >= self.passes:
                 self._raise_too_many(self._names[i])
@@ -254,13 +258,16 @@ class Gradients:
         self._buckets.mark_apart(i, apart)
 
     def _send(self, i: int) -> None:
-        """Compresses a gradient and marks it ready."""
+        """Compresses a gradient, if it is to be, and marks it ready."""
         assert self._buckets is not None
         grad: Any = self._params[i].grad
         if grad.layout is not torch.strided and self._options.sparse_as_dense:
             grad = self._params[i].grad = grad.detach().to_dense()
         if grad.layout is not torch.strided:
             self._keep_apart(i)
+        elif self._alone:
+            if grad.requires_grad:  # Of backward(create_graph=True).
+                grad = self._params[i].grad = grad.detach()
         else:
             wire, self._contexts[i] = self._compress(grad.detach())
             place = self._place(i)
@@ -323,7 +330,7 @@ class Gradients:
         """Whether somebody has written to gradients after they were sent."""
         if self._buckets is None:
             return False
-        if not self._compresses:
+        if not self._keeps:
             return self._buckets.was_changed()
         return any(
             version is not None and param.grad is not None and param.grad._version != version
@@ -418,7 +425,7 @@ class Gradients:
             if counts[i] == 0 and param.grad is None:
                 self._unused.append(i)
                 continue
-            if param.grad is not None and self._compresses:
+            if param.grad is not None and self._keeps:
                 self._send(i)
             else:
                 if param.grad is None:
