@@ -83,6 +83,33 @@ TEST(PlanParseTest, BadRecords_AreRefused) {
   }
 }
 
+// 64 MB of tensors that all have the same 4 KB as their name would be a text of 8 GB.
+TEST(PlanParseTest, TensorsThatShareNamesOrDims_AreRefused) {
+  const std::vector<char> sound = TwoBuckets().Bytes();
+  const size_t second =
+      sizeof(arena::PlanHeader) + 2 * sizeof(arena::PlanBucket) + sizeof(arena::PlanTensor);
+  const auto parse_with = [&](const std::function<void(arena::PlanTensor*)>& change) {
+    std::vector<char> bytes = sound;
+    arena::PlanTensor tensor;
+    std::memcpy(&tensor, bytes.data() + second, sizeof(tensor));
+    change(&tensor);
+    std::memcpy(bytes.data() + second, &tensor, sizeof(tensor));
+    return std::string(Plan::Parse(bytes).status().message());
+  };
+  EXPECT_EQ(parse_with([](arena::PlanTensor*) {}), "");
+  EXPECT_EQ(parse_with([](arena::PlanTensor* tensor) {
+              tensor->name_offset = 0;
+              tensor->name_bytes = 13;  // layer1.weight, two bytes more than its own.
+            }),
+            "bad plan record: name of tensor 2");
+  EXPECT_EQ(parse_with([](arena::PlanTensor* tensor) {
+              tensor->first_dim = 0;
+              tensor->ndim = 2;
+              tensor->offset = 0;
+            }),
+            "bad plan record: first_dim of tensor 2");
+}
+
 TEST(PlanParseTest, TruncatedAndRandomRecords_NeverCrash) {
   const std::vector<char> sound = TwoBuckets().Bytes();
   for (size_t size = 0; size < sound.size(); ++size) {

@@ -101,8 +101,15 @@ void AppendBucket(const arena::PlanBucket& bucket, uint32_t index, std::string* 
   absl::StrAppend(text, "\n");
 }
 
+// Of all tensors so far. None shares its name or dims with another: a text can't be far longer than
+// its record.
+struct Used {
+  uint64_t dims = 0;
+  uint64_t name_bytes = 0;
+};
+
 absl::Status AppendTensor(const Parts& parts, const std::vector<arena::PlanBucket>& buckets,
-                          uint32_t index, std::string* text) {
+                          uint32_t index, Used* used, std::string* text) {
   const auto tensor = Parts::At<arena::PlanTensor>(parts.tensors, index);
   const auto bad = [index](absl::string_view what) {
     return Bad(absl::StrCat(what, " of tensor ", index));
@@ -114,6 +121,10 @@ absl::Status AppendTensor(const Parts& parts, const std::vector<arena::PlanBucke
       uint64_t{tensor.name_offset} + tensor.name_bytes > parts.header.name_bytes) {
     return bad("name");
   }
+  used->dims += tensor.ndim;
+  used->name_bytes += tensor.name_bytes;
+  if (used->dims > parts.header.dim_count) return bad("first_dim");
+  if (used->name_bytes > parts.header.name_bytes) return bad("name");
   std::vector<int64_t> shape;
   uint64_t elements = 1;
   for (uint32_t i = 0; i < tensor.ndim; ++i) {
@@ -158,8 +169,9 @@ absl::StatusOr<std::shared_ptr<const Plan>> Plan::Parse(absl::Span<const char> r
     plan->buckets_.push_back(bucket);
     AppendBucket(bucket, i, &plan->text_);
   }
+  Used used;
   for (uint32_t i = 0; i < parts->header.tensor_count; ++i) {
-    absl::Status status = AppendTensor(*parts, plan->buckets_, i, &plan->text_);
+    absl::Status status = AppendTensor(*parts, plan->buckets_, i, &used, &plan->text_);
     if (!status.ok()) return status;
   }
   plan->hash_ = Hash(plan->text_);
