@@ -46,6 +46,7 @@ TEST_F(NamesTest, AnyOrder_EachGetsItsOwnSum) {
         ASSERT_EQ(client.Get<float>(running[i].second, 100 + i),
                   std::vector<float>(100 + i, static_cast<float>(6 * (i + 1))));
       }
+      EXPECT_EQ(client.header()->negotiation_messages.load(), 400u * (step + 1));
     }
   });
 }

@@ -201,6 +201,10 @@ void ArenaView::CountOperation(uint64_t bytes_reduced) {
     header()->bytes_reduced.fetch_add(bytes_reduced, std::memory_order_relaxed);
 }
 
+void ArenaView::CountNegotiation(uint64_t messages) {
+  header()->negotiation_messages.fetch_add(messages, std::memory_order_relaxed);
+}
+
 void ArenaView::CountStall() { header()->stalls.fetch_add(1, std::memory_order_relaxed); }
 
 bool ArenaView::bad() const {

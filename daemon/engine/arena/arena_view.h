@@ -66,6 +66,8 @@ class ArenaView {
 
   void CountOperation(uint64_t bytes_reduced);
   void CountStall();
+  // Notes between nodes for an operation.
+  void CountNegotiation(uint64_t messages);
 
   bool bad() const;
 

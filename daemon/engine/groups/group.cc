@@ -146,10 +146,19 @@ void Group::StartOperation(Action* action) {
     segment_->Publish(rank, *action->requests[rank]);
   }
   if (joins_.HasNode()) NoteStarted(key, *action->requests[0]);
+  CountNegotiation(*action);
   auto collective = MakeCollective(action->requests, layout_, layout_.node_count() > 1);
   started_[key] = Started{std::move(action->requests), MonotonicMicros()};
   communicator_->Start(key, std::move(collective),
                        [this, key](const Outcome& outcome) { OnDone(key, outcome); });
+}
+
+// A named operation has cost each node a report and an order.
+void Group::CountNegotiation(const Action& action) const {
+  if (wire::ChannelPlan(action.key.channel) != wire::kNamed || layout_.node_count() == 1) return;
+  for (const RequestPtr& request : action.requests) {
+    if (!request->IsStandIn()) request->client->view().CountNegotiation(2);
+  }
 }
 
 void Group::OnDone(OperationKey key, const Outcome& outcome) {

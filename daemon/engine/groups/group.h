@@ -92,6 +92,7 @@ class Group {
   int IndexOf(int local_rank) const;
   void PerformOne(Action* action);
   void StartOperation(Action* action);
+  void CountNegotiation(const Action& action) const;
   void OnDone(OperationKey key, const Outcome& outcome);
   void AgreeOnPlan(const Request& request, const Outcome& outcome);
   absl::Status OnNotes(const std::string& text);
