@@ -50,6 +50,44 @@ def check_same_name(checks, rank, size):
         checks.equal(handle.wait(), np.array([float(i * size)]), f"x, the {i}th time")
 
 
+def check_same_name_uneven(checks, rank, size):
+    """Operations of two parts keep their place among those of the same name."""
+    names = ["a", "b"] if rank % 2 else ["b", "a"]
+    handles = {name: [] for name in names}
+    for name in names:
+        for i in range(4):
+            rows = np.full((rank + i, 2), i)
+            handles[name].append(ringd.allgather_async(rows, name=name))
+            handles[name].append(ringd.allreduce_async(np.full(3, i), op=ringd.Sum, name=name))
+    for name in reversed(names):
+        for i in range(4):
+            gathered, summed = handles[name][2 * i].wait(), handles[name][2 * i + 1].wait()
+            expected = np.full((sum(r + i for r in range(size)), 2), i)
+            checks.equal(gathered, expected, f"{name}, {i}: rows")
+            checks.equal(summed, np.full(3, i * size), f"{name}, {i}: sum")
+
+
+def check_sets(checks, rank, size, sets):
+    """The same names in overlapping process sets, in any order."""
+    calls = [(s, i) for s in sets if rank in s.ranks for i in range(30)]
+    random.Random(rank).shuffle(calls)
+    handles = {}
+    for s, i in calls:
+        if i % 2:
+            mine = np.full(3, float(i * (rank + 1)))
+            handle = ringd.allreduce_async(mine, op=ringd.Sum, name=f"t{i}", process_set=s)
+        else:
+            mine = np.full(2 + rank, float(i * (rank + 1)))
+            handle = ringd.allgather_async(mine, name=f"t{i}", process_set=s)
+        handles[s.process_set_id, i] = handle
+    random.Random(rank + 1).shuffle(calls)
+    for s, i in calls:
+        inputs = [float(i * (r + 1)) for r in s.ranks]
+        rows = [np.full(2 + r, value) for r, value in zip(s.ranks, inputs, strict=True)]
+        expected = np.full(3, sum(inputs)) if i % 2 else np.concatenate(rows)
+        checks.equal(handles[s.process_set_id, i].wait(), expected, f"t{i} of {s}")
+
+
 def present(first, size):
     """Ranks that have not joined while only those from `first` on go on."""
     return [r for r in range(size) if r >= first]
@@ -130,6 +168,10 @@ def main():
     checks = Checks()
     check_any_order(checks, rank, size)
     check_same_name(checks, rank, size)
+    check_same_name_uneven(checks, rank, size)
+    if size > 2:
+        sets = [ringd.add_process_set(list(range(size - 1))), ringd.add_process_set([0, size - 1])]
+        check_sets(checks, rank, size, sets)
     check_unequal_loops(checks, rank, size)
     check_join(checks, rank, size)
     ringd.shutdown()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import math
 import threading
 import time
@@ -52,7 +53,7 @@ class Handle:
         if self._finish is None:
             raise ValueError("this handle was synchronized already")
         timeout_us = -1 if timeout is None else max(0, int(timeout * 1e6))
-        if two_part:
+        if in_parts and not _advancing:
             timeout_us = _wait_beside_parts(self, timeout_us)
         first_error: RingdError | None = None
         while self._raw:
@@ -91,33 +92,37 @@ class Handle:
             _abandoned.append((self._raw, self._keep))
 
 
-class _TwoParts:
-    """An operation that is two: `submit` submits the second one when the first one is over."""
+class _Parts:
+    """An operation of several parts, each submitted by its step when the one before is over."""
 
-    def __init__(self, first: Handle, submit: Callable[[], Handle]) -> None:
-        self._first = first
-        self._submit = submit
-        self._second: Handle | None = None
+    def __init__(self, steps: Sequence[Callable[[], Handle]]) -> None:
+        self._steps = list(steps)
+        self._current: Handle | None = None
         self._error: RingdError | None = None
 
     def advance(self) -> bool:
-        """Whether the second part is submitted, or never will be."""
-        if self._second is None and self._error is None and self._first.done():
+        """Submits what can be submitted. Whether the last part is."""
+        while self._steps and self._error is None:
+            if self._current is not None and not self._current.done():
+                return False
             try:
-                self._first.wait()
-                self._second = self._submit()
+                if self._current is not None:
+                    self._current.wait()
+                self._current = self._steps.pop(0)()
             except RingdError as error:
                 self._error = error
-        return self._second is not None or self._error is not None
+        return True
 
     def done(self) -> bool:
-        return self._error is not None or (self._second is not None and self._second.done())
+        if self._error is not None:
+            return True
+        return not self._steps and self._current is not None and self._current.done()
 
     def wait(self) -> Any:
         if self._error is not None:
             raise self._error
-        assert self._second is not None
-        return self._second.wait()
+        assert self._current is not None
+        return self._current.wait()
 
 
 class _Composite(Handle):
@@ -125,7 +130,7 @@ class _Composite(Handle):
 
     __slots__ = ("_parts",)
 
-    def __init__(self, parts: Sequence[Handle | _TwoParts], finish: Callable[[], Any]) -> None:
+    def __init__(self, parts: Sequence[Handle | _Parts], finish: Callable[[], Any]) -> None:
         super().__init__([], finish, parts)
         self._parts = parts
 
@@ -145,36 +150,41 @@ def handle_of_all(handles: list[Handle]) -> Handle:
     return _Composite(handles, lambda: [handle.wait() for handle in handles])
 
 
-def handle_in_two_parts(name: str, first: Handle, submit: Callable[[], Handle]) -> Handle:
-    """For named operations alone: ranks submit the second part at different times."""
-    parts = two_part[name] = _TwoParts(first, submit)
+def submit_in_parts(key: tuple[int, str], steps: Sequence[Callable[[], Handle]]) -> Handle:
+    """A named operation of several parts, or one that comes after such a one of the same name.
+
+    key: group and name: what is submitted under it keeps its order. For named operations alone,
+    since ranks submit later parts at different times.
+    """
+    parts = _Parts(steps)
+    in_parts.setdefault(key, collections.deque()).append(parts)
+    advance_all()
     return _Composite([parts], parts.wait)
 
 
 def advance_all() -> None:
-    """Submits the second parts that can be submitted."""
-    for name, parts in list(two_part.items()):
-        if two_part.pop(name, None) is not None and not parts.advance():
-            two_part[name] = parts
-
-
-def wait_for_parts(name: str) -> None:
-    """Blocks until the operation of this name has submitted its second part: it keeps its place."""
-
-    def is_submitted() -> bool:
-        advance_all()
-        return name not in two_part
-
-    _poll_until(is_submitted, -1)
+    """Submits the parts that can be submitted."""
+    global _advancing
+    if _advancing:
+        return
+    _advancing = True
+    try:
+        for key, queue in list(in_parts.items()):
+            while queue and queue[0].advance():
+                queue.popleft()
+            if not queue:
+                del in_parts[key]
+    finally:
+        _advancing = False
 
 
 def _wait_beside_parts(handle: Handle, timeout_us: int) -> int:
-    """Waits as long as operations have second parts to come: other ranks may wait for those first.
-    The time that is left."""
+    """Waits as long as operations have parts to come: other ranks may wait for those first. The
+    time that is left."""
 
     def is_simple() -> bool:
         advance_all()
-        return not two_part or handle.done()
+        return not in_parts or handle.done()
 
     return _poll_until(is_simple, timeout_us)
 
@@ -216,7 +226,8 @@ class _Sequence:
         self._in_flight -= 1
 
 
-two_part: dict[str, _TwoParts] = {}  # Those whose second part is to come, by name.
+in_parts: dict[tuple[int, str], collections.deque[_Parts]] = {}  # Those with parts to come.
+_advancing = False
 _sequences: dict[int, _Sequence] = {}  # By group.
 _abandoned: list[tuple[list[int], Any]] = []
 

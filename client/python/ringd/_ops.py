@@ -19,11 +19,10 @@ from ._errors import MismatchError
 from ._handles import (
     Handle,
     check_sequence,
-    handle_in_two_parts,
     handle_of_all,
+    in_parts,
     reap_abandoned,
-    two_part,
-    wait_for_parts,
+    submit_in_parts,
 )
 from ._process_sets import Group, global_process_set, group_of
 from ._types import BOOL, DTYPE_BYTES, INT64, UINT8, Operation, ReduceOp, signature
@@ -173,8 +172,6 @@ def _start(packed: tuple[Any, ...], source: Buffer, target: Buffer, finish: Fini
     if sequence is not None:
         check_sequence(None, sequence)
     reap_abandoned()
-    if two_part and packed[10] in two_part:
-        wait_for_parts(packed[10])
     raw = _core_submit(*packed)
     handle = Handle([raw], finish, (source, target), target.nbytes, sequence)
     if _timeline.active is not None:
@@ -203,11 +200,15 @@ def start(request: Request | Uneven) -> Handle:
     """Submits one operation. COLLECTIVE for an uneven one without a name: blocks until all ranks
     have told their sizes."""
     if isinstance(request, Request):
+        key = (request.packed[16], request.packed[10])
+        if in_parts and key in in_parts:
+            return submit_in_parts(key, [lambda: _start(*request)])
         return _start(*request)
     if not request.name:
         return _start(*_told(request))
-    then = request.then
-    return handle_in_two_parts(request.name, start(request.tell), lambda: start(then()))
+    tell, then = request.tell, request.then
+    key = (tell.packed[16], request.name)
+    return submit_in_parts(key, [lambda: _start(*tell), lambda: _start(*then())])
 
 
 def _told(request: Request | Uneven) -> Request:
@@ -219,7 +220,7 @@ def _told(request: Request | Uneven) -> Request:
 
 def run(request: Request | Uneven) -> Any:
     """COLLECTIVE: submits one operation and waits for it; the result. Faster than `start`."""
-    if _timeline.active is not None or two_part:
+    if _timeline.active is not None or in_parts:
         return start(request).wait()
     if isinstance(request, Uneven):
         return run(_told(request))
@@ -252,7 +253,7 @@ def run_allreduce(
     """
     if op.__class__ is not ReduceOp or (op, dtype) not in _checked:
         return False
-    if len(shape) > _MAX_DIMS or _timeline.active is not None or two_part:
+    if len(shape) > _MAX_DIMS or _timeline.active is not None or in_parts:
         return False
     check_sequence(None, _EVERYONE)
     reap_abandoned()
@@ -273,7 +274,7 @@ def _nothing() -> None:
 
 def start_group(parts: Sequence[Request | Uneven]) -> Handle:
     """Submits operations that become visible together; the result is the list of results."""
-    if any(isinstance(part, Uneven) and part.name for part in parts):
+    if in_parts or any(isinstance(part, Uneven) and part.name for part in parts):
         return handle_of_all([start(part) for part in parts])
     requests = [_told(part) for part in parts]
     sequences = [_sequence_of(request.packed) for request in requests]
