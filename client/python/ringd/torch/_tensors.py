@@ -48,6 +48,8 @@ def as_tensor(value: Any) -> Any:
     try:
         return torch.from_dlpack(value)
     except (BufferError, RuntimeError, TypeError) as error:
+        if isinstance(value, np.ndarray) and not value.flags.writeable:
+            return torch.from_numpy(value.copy())  # Older PyTorch can't be told: read only.
         raise ValueError(f"a {type(value).__name__} that DLPack can't hand over: {error}") from None
 
 
@@ -135,10 +137,11 @@ class InPlace(Target):
     __slots__ = ()
 
     def __init__(self, value: Any) -> None:
+        is_array = not isinstance(value, torch.Tensor) and hasattr(value, "__dlpack__")
+        if is_array and not getattr(getattr(value, "flags", None), "writeable", True):
+            raise ValueError(f"a read-only {type(value).__name__} can't be worked on in place")
         tensor = as_tensor(value)
         check_tensor(tensor)
-        if tensor is not value and not getattr(getattr(value, "flags", None), "writeable", True):
-            raise ValueError(f"a read-only {type(value).__name__} can't be worked on in place")
         if not is_plain(tensor):
             raise ValueError(
                 "the tensor is not contiguous, so it can't be worked on in place: use the form "
