@@ -114,16 +114,21 @@ def _in_place_request(
 
 
 def run_short(source: Any, out: Any, op: int) -> Any:
-    """COLLECTIVE: `allreduce` of plain tensors, without options. None: it takes the long way."""
+    """COLLECTIVE: `allreduce` of plain tensors, without options and gradient.
+
+    None, and nothing done: it takes the long way.
+    """
     pointer = short_address(source)
-    if pointer is None:
+    if pointer is None or (source.requires_grad and out is not source and torch.is_grad_enabled()):
         return None
     shape, dtype = source.shape, source.dtype
-    result = torch.empty_like(source) if out is None else out
-    target = pointer
-    if out is not source:
-        target = short_address(result)
-        if target is None or result.dtype != dtype or result.shape != shape:
+    result, target = out, pointer
+    if out is None:
+        result = torch.empty_like(source)
+        target = result.data_ptr()
+    elif out is not source:
+        target = short_address(out)
+        if target is None or out.dtype != dtype or out.shape != shape:
             return None
     count, keep = source.numel(), (source, result)
     if not _ops.run_allreduce(pointer, target, count, shape, code_of(dtype), op, keep):

@@ -124,14 +124,13 @@ def allreduce(
                 wire, op, name, prescale_factor, postscale_factor, process_set, weight
             ),
         )
-    has_gradient = _has_gradient(tensor, out)
     asked = (name, weight, process_set, prescale_factor, postscale_factor)
-    if asked == NO_OPTIONS and not has_gradient:
+    if asked == NO_OPTIONS:
         result = _collectives.run_short(tensor, out, op)
         if result is not None:
             return result
     options = (op, name, prescale_factor, postscale_factor, process_set)
-    if not has_gradient:
+    if not _has_gradient(tensor, out):
         return _ops.run(_collectives.allreduce_request(tensor, *options, weight, out))
     if weight is not None or op == ReduceOp.Adasum:
         raise ValueError("Adasum and weighted averages have no gradient: .detach() the input")
