@@ -37,6 +37,7 @@ from ._errors import (
 from ._handles import Handle
 from ._join import join
 from ._lifecycle import (
+    configure,
     cross_rank,
     cross_size,
     generation,
@@ -124,6 +125,7 @@ __all__ = [
     "cuda_built",
     "rocm_built",
     "stats",
+    "configure",
     "start_timeline",
     "stop_timeline",
     "ReduceOp",

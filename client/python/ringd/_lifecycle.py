@@ -110,6 +110,22 @@ def generation() -> int:
     return _core.info()[6]
 
 
+def configure(*, fusion_threshold: int | None = None, cycle_time_ms: float | None = None) -> None:
+    """Takes what scripts tune at run time elsewhere. Nothing changes: there is nothing to tune.
+
+    Small operations that are under way at the same time leave in one write, whatever their sizes,
+    and are looked at when they come, not once a cycle.
+
+    Args:
+        fusion_threshold: bytes, at least 0.
+        cycle_time_ms: milliseconds, more than 0.
+    """
+    if fusion_threshold is not None and fusion_threshold < 0:
+        raise ValueError(f"fusion_threshold is {fusion_threshold}; it is a number of bytes")
+    if cycle_time_ms is not None and not cycle_time_ms > 0:
+        raise ValueError(f"cycle_time_ms is {cycle_time_ms}; it is a time in milliseconds")
+
+
 def stats() -> dict[str, int]:
     """Counters of this rank since init().
 

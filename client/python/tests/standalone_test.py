@@ -232,6 +232,14 @@ def test_stats_count_this_rank():
     assert after["bytes_copied"] - before["bytes_copied"] == 80
 
 
+def test_configure_takes_what_needs_no_tuning():
+    assert ringd.configure(fusion_threshold=64 << 20, cycle_time_ms=2.5) is None
+    with pytest.raises(ValueError, match="number of bytes"):
+        ringd.configure(fusion_threshold=-1)
+    with pytest.raises(ValueError, match="milliseconds"):
+        ringd.configure(cycle_time_ms=0)
+
+
 def test_threads_may_use_names_side_by_side():
     def work(thread):
         for i in range(200):
