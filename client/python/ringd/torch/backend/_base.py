@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ._channel import Channel
+from ._channel import CPP_HOLDS_WORKS, Channel
 from ._work import Completer, RingdWork, micros
 
 Finish = Callable[[], None]
@@ -144,7 +144,8 @@ class GroupBase(dist.ProcessGroup):
         options: Any = None,
         nbytes: int = 0,
     ) -> RingdWork:
-        if handles == _OVER and finish == _NOTHING_LEFT and self._coalesced is None:
+        is_over = handles == _OVER and finish == _NOTHING_LEFT
+        if is_over and self._coalesced is None and CPP_HOLDS_WORKS:
             return RingdWork.over(outputs, self._completer)
         work = RingdWork(
             [handle for handle in handles if handle],

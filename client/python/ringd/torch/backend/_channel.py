@@ -9,6 +9,8 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
+import torch
+
 from ... import _core
 from ..._errors import RingdError
 from ..._ops import call_site
@@ -19,6 +21,10 @@ SEND = 14  # Operations by number.
 RECV = 15
 _SITE_DEPTH = 2  # Of `submit`: whose methods C++ calls, too.
 _OVER = 0  # In place of a handle: the operation is over.
+
+# Before, C++ waits forever for a Work that Python has let go (it has no PyWorkHolder).
+CPP_HOLDS_WORKS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
+_MAX_KEPT = 256  # Works that are over and that nobody has waited for: more than C++ has at a time.
 
 _core_submit = _core.submit
 _core_run = _core.run
@@ -172,10 +178,13 @@ class Channel:
         """Keeps the work, and with it its tensors, until it is over."""
         pending = self._pending
         with self.order:
-            while pending and pending[0].reap():
+            while pending and pending[0].reap() and self._may_go(pending[0]):
                 pending.popleft()
             pending.append(work)
         return work
+
+    def _may_go(self, work: RingdWork) -> bool:
+        return CPP_HOLDS_WORKS or work.was_asked or len(self._pending) > _MAX_KEPT
 
     def pending(self) -> list[RingdWork]:
         """Works that may be in flight."""

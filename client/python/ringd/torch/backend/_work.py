@@ -43,6 +43,7 @@ class RingdWork(dist.Work):
     # As long as an object has not its own.
     _error: Exception | None = None
     _over = False
+    was_asked = False  # Somebody has called wait() or get_future().
     _future: torch.futures.Future | None = None
     source = -1
 
@@ -75,6 +76,7 @@ class RingdWork(dist.Work):
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Blocks until it is over. Raises what went wrong, as often as it is called."""
+        self.was_asked = True
         if not self._over:
             limit_us = self._timeout_us if timeout is None else micros(timeout, self._timeout_us)
             with self._lock:
@@ -159,6 +161,7 @@ class RingdWork(dist.Work):
 
     def get_future(self) -> torch.futures.Future:
         """A future with the tensors that it wrote. The first call starts a thread that waits."""
+        self.was_asked = True
         with self._lock:
             if self._future is not None:
                 return self._future
