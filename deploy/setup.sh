@@ -58,7 +58,7 @@ install_packages() {
   if [ "$mode" = full ] || [ "$mode" = sanitizers ]; then
     wanted+=(
       clang-format-14 git iproute2 libbenchmark-dev libgmock-dev libgtest-dev nftables openssl procps systemd
-      util-linux
+      util-linux openmpi-bin mpich slurm-client slurmctld slurmd
     )
   fi
   if [ "$mode" = sanitizers ]; then

@@ -191,11 +191,11 @@ struct RankEnded {  // The stand-in ends likewise.
 };
 static_assert(sizeof(RankEnded) == 16 + kTextBytes);
 
-// `ringd-worker attach` of one job and user on this node: in the abstract namespace, so that
-// nothing can be left behind. Both sides check the other's uid.
-inline std::string AttachSocketName(uint32_t uid, const std::string& job) {
+// `ringd-worker attach` of one job and user on a node (by its number in the job): in the abstract
+// namespace, so that nothing can be left behind. Both sides check the other's uid.
+inline std::string AttachSocketName(uint32_t uid, const std::string& job, int32_t node) {
   constexpr size_t kMaxName = 107;
-  std::string name = "ringd/attach/" + std::to_string(uid) + "/" + job;
+  std::string name = "ringd/attach/" + std::to_string(uid) + "/" + std::to_string(node) + "/" + job;
   name.insert(name.begin(), '\0');
   if (name.size() <= kMaxName) return name;
   uint64_t hash = 14695981039346656037u;  // FNV-1a.

@@ -27,9 +27,11 @@ int Usage() {
           "usage: ringd-worker --spec-fd N    supervise the rank that descriptor N describes\n"
           "       ringd-worker --check-fd N   only check its command; exit code 2 and one line if "
           "it can't run\n"
-          "       ringd-worker attach JOB SIZE LOCAL-SIZE SECONDS   give the ranks that torchrun, "
-          "mpirun or srun\n"
-          "                                   started on this node their job; in the background\n"
+          "       ringd-worker attach JOB NODE SIZE LOCAL-SIZE SECONDS [host ADDRESS SLOTS,... | "
+          "guest]\n"
+          "                                   give the ranks that torchrun, mpirun or srun started "
+          "on this node\n"
+          "                                   their job; in the background\n"
           "       ringd-worker stand-in JOB   run by ringd for each of these ranks\n"
           "       ringd-worker --version\n"
           "ringd and its libraries start this program; use 'ringctl run' to run a job.\n");
@@ -57,12 +59,22 @@ int Supervise(const ringd::node::v1::WorkerSpec& spec) {
   return ringd::worker::Supervisor(spec, *std::move(rank)).Run();
 }
 
-int StartAttach(char** words) {
+int StartAttach(int count, char** words) {
+  using Role = ringd::worker::AttachOptions::Role;
   ringd::worker::AttachOptions options{.job = words[0]};
   int seconds = 0;
-  if (!absl::SimpleAtoi(words[1], &options.size) ||
-      !absl::SimpleAtoi(words[2], &options.local_size) || !absl::SimpleAtoi(words[3], &seconds) ||
+  if (!absl::SimpleAtoi(words[1], &options.node) || !absl::SimpleAtoi(words[2], &options.size) ||
+      !absl::SimpleAtoi(words[3], &options.local_size) || !absl::SimpleAtoi(words[4], &seconds) ||
       options.local_size <= 0 || options.size < options.local_size || seconds <= 0) {
+    return Usage();
+  }
+  if (count == 8 && strcmp(words[5], "host") == 0) {
+    options.role = Role::kHost;
+    options.host = words[6];
+    options.guest_slots = words[7];
+  } else if (count == 6 && strcmp(words[5], "guest") == 0) {
+    options.role = Role::kGuest;
+  } else if (count != 5 || options.size != options.local_size) {
     return Usage();
   }
   options.timeout = absl::Seconds(seconds);
@@ -81,7 +93,7 @@ int main(int argc, char** argv) {
     printf("ringd-worker %s\n", ringd::kVersion);
     return 0;
   }
-  if (argc == 6 && strcmp(argv[1], "attach") == 0) return StartAttach(argv + 2);
+  if (argc >= 7 && strcmp(argv[1], "attach") == 0) return StartAttach(argc - 2, argv + 2);
   if (argc == 3 && strcmp(argv[1], "stand-in") == 0) return ringd::worker::StandIn(argv[2]);
   int fd = -1;
   if (argc != 3 || !absl::SimpleAtoi(argv[2], &fd) || fd < 0) return Usage();

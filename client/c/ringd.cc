@@ -145,7 +145,8 @@ int FindSocket(const ringd_init_options& given, std::string* socket) {
   Context& context = TheContext();
   const int64_t timeout_us = given.timeout_us > 0 ? given.timeout_us : kDefaultLaunchMicros;
   const int code = context.attach_line == nullptr
-                       ? AttachLine::Open(launch, timeout_us, &context.attach_line)
+                       ? AttachLine::Open(launch, {given.exchange, given.exchange_context},
+                                          timeout_us, &context.attach_line)
                        : context.attach_line->Return(launch, timeout_us);
   if (code == RINGD_OK) *socket = context.attach_line->worker_socket();
   return code;

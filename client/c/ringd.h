@@ -48,12 +48,21 @@ typedef struct {
 // The last failed call of this thread. Returns its code.
 RINGD_API int ringd_last_error(ringd_error* error);
 
+// What the nodes of a job tell each other before ringd connects them, by the launcher's own means
+// (torchrun's store). text: put it under `key`, for one other process. NULL: wait for a text under
+// `key`, which goes to `answer`. Returns 0; or else, with the reason in `answer`. Called on the
+// thread of ringd_init, by one process a node.
+typedef int (*ringd_exchange)(void* context, const char* key, const char* text, char* answer,
+                              size_t capacity);
+
 typedef struct {
   uint32_t size;
   int32_t standalone;  // 1: a job of one rank in this process alone, no daemon; operations are
                        // local copies.
   int64_t timeout_us;  // For finding the worker; <= 0: 60 s, or 300 s under torchrun, mpirun, srun.
   const char* socket;  // NULL: that of the launcher that started this process.
+  ringd_exchange exchange;  // NULL: under torchrun all ranks must be on one node.
+  void* exchange_context;
 } ringd_init_options;
 
 RINGD_API int ringd_abi_version(void);

@@ -1,11 +1,13 @@
 #include "client/cli/run_job.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <iostream>
 #include <memory>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,8 +15,10 @@
 #include "client/cli/run/embedded_cluster.h"
 #include "client/cli/run/foreground_job.h"
 #include "client/cli/run/interrupts.h"
+#include "client/cli/run/invitation.h"
 #include "client/cli/run/run_directory.h"
 #include "common/base/cpus.h"
+#include "common/base/fd.h"
 #include "common/status/macros.h"
 
 namespace ringd::cli {
@@ -66,9 +70,37 @@ absl::StatusOr<int> Follow(ClusterClient* client, Interrupts* interrupts, const 
   return ForegroundJob(client, interrupts, std::move(options)).Run(submitted.job());
 }
 
+// The ranks fill this node first, then its guests in order.
+absl::StatusOr<int> PlaceWithGuests(const ForegroundRun& run, JobSpec* spec) {
+  const int own = spec->ranks() - std::accumulate(run.guests.begin(), run.guests.end(), 0);
+  if (own < 1 || spec->hosts_size() > 0 || run.guest_host.empty()) {
+    return absl::InvalidArgumentError(
+        "--guests needs --guest-host, no --hosts, and -n above the sum of the guests' slots");
+  }
+  for (size_t i = 0; i <= run.guests.size(); ++i) {
+    auto* const host = spec->add_hosts();
+    host->set_node(InvitedNodeName(i));
+    host->set_slots(i == 0 ? own : run.guests[i - 1]);
+  }
+  return own;
+}
+
+void WriteInvitations(const std::vector<Invitation>& invitations) {
+  for (const Invitation& invitation : invitations) {
+    WriteFully(STDOUT_FILENO, invitation.ToLine() + "\n");
+  }
+  const UniqueFd null(open("/dev/null", O_WRONLY | O_CLOEXEC));
+  dup2(null.get(), STDOUT_FILENO);
+}
+
 absl::StatusOr<int> RunEmbedded(const ForegroundRun& run, JobRequest request, bool verbose) {
   JobSpec& spec = request.spec;
-  RINGD_RETURN_IF_ERROR(FitEmbedded(run.options, &spec));
+  int slots = spec.ranks();
+  if (run.guests.empty()) {
+    RINGD_RETURN_IF_ERROR(FitEmbedded(run.options, &spec));
+  } else {
+    RINGD_ASSIGN_OR_RETURN(slots, PlaceWithGuests(run, &spec));
+  }
   if (const int cores = UsableCpus(); spec.ranks() > cores) {
     std::cerr << "ringctl: warning: " << spec.ranks() << " ranks share " << cores
               << (cores == 1 ? " core" : " cores") << "; they will wait for each other\n";
@@ -76,9 +108,12 @@ absl::StatusOr<int> RunEmbedded(const ForegroundRun& run, JobRequest request, bo
   RINGD_ASSIGN_OR_RETURN(auto directory, RunDirectory::Create());  // Forks: before any thread.
   Interrupts interrupts;
   auto cluster = EmbeddedCluster::Start(
-      std::move(directory), {.slots = spec.ranks(),
+      std::move(directory), {.slots = slots,
                              .node_name = LocalNodeName(),
-                             .interrupted = [&] { return interrupts.first_signal() != 0; }});
+                             .interrupted = [&] { return interrupts.first_signal() != 0; },
+                             .guests = run.guests,
+                             .host = run.guest_host,
+                             .invite = WriteInvitations});
   if (absl::IsCancelled(cluster.status())) return kSignalBase + interrupts.first_signal();
   RINGD_RETURN_IF_ERROR(cluster.status());
   auto code = Follow((*cluster)->client(), &interrupts, request,
@@ -106,6 +141,17 @@ absl::StatusOr<int> CountFreeSlots(ClusterClient* client) {
 }
 
 }  // namespace
+
+absl::StatusOr<int> JoinAsGuest() {
+  std::string line;
+  std::getline(std::cin, line);
+  RINGD_ASSIGN_OR_RETURN(const Invitation invitation, Invitation::Parse(line));
+  RINGD_ASSIGN_OR_RETURN(const auto directory, RunDirectory::Create());  // As above.
+  const Interrupts interrupts;
+  RINGD_RETURN_IF_ERROR(
+      RunGuest(invitation, directory.get(), [&] { return interrupts.first_signal() != 0; }));
+  return 0;
+}
 
 void TellLeftOut(const std::vector<std::string>& names) {
   if (names.empty()) return;

@@ -17,12 +17,20 @@ struct ForegroundRun {
   std::vector<std::string> command;
   // As many ranks as there are slots (embedded: cores), 2 at least; options.ranks is not looked at.
   bool all_slots = false;
+  // Daemons on other machines that take part in an embedded run: slots of each; and how they reach
+  // this one. Their invitations go to standard output, a line each, which is then closed.
+  std::vector<int> guests;
+  std::string guest_host;
   RankOutput::Taker take_output;  // Gets the ranks' standard output; empty: ringctl's own does.
 };
 
 // Blocks until it has ended. The exit code, or what went wrong before it began (INVALID_ARGUMENT
 // and FAILED_PRECONDITION: what the user can put right). REQUIRES: this process has one thread.
 absl::StatusOr<int> RunJob(const Settings& settings, ForegroundRun run);
+
+// `ringctl join`: the daemon of one guest of an embedded run elsewhere, for the invitation on
+// standard input. Blocks until that run has ended. REQUIRES: this process has one thread.
+absl::StatusOr<int> JoinAsGuest();
 
 // Says on standard error which environment variables the ranks don't get.
 void TellLeftOut(const std::vector<std::string>& names);

@@ -40,19 +40,44 @@ constexpr char kSubmitExamples[] =
 
 }  // namespace
 
+struct GuestOptions {
+  std::vector<int> slots;
+  std::string host;
+};
+
+void AddGuestOptions(CLI::App* app, GuestOptions* options) {
+  app->add_option("--guests", options->slots,
+                  "(for ringd's init() under torchrun) slots of each further machine; invitations "
+                  "for `ringctl join` go to standard output")
+      ->delimiter(',');
+  app->add_option("--guest-host", options->host, "this machine's name or address, for its guests");
+}
+
 std::vector<Verb> RunVerbs() {
   auto run = std::make_shared<JobOptions>();
+  auto guests = std::make_shared<GuestOptions>();
   auto submit = std::make_shared<JobOptions>();
   return {
       {.name = "run",
        .help = "Run COMMAND in N ranks and wait: on this machine, or on the scheduler's cluster",
        .examples = kRunExamples,
        .takes_command = true,
-       .add_options = [run](CLI::App* app) { AddJobOptions(app, run.get()); },
+       .add_options =
+           [run, guests](CLI::App* app) {
+             AddJobOptions(app, run.get());
+             AddGuestOptions(app, guests.get());
+           },
        .run =
-           [run](const Invocation& invocation) {
-             return RunJob(invocation.settings, {.options = *run, .command = invocation.command});
+           [run, guests](const Invocation& invocation) {
+             return RunJob(invocation.settings, {.options = *run,
+                                                 .command = invocation.command,
+                                                 .guests = guests->slots,
+                                                 .guest_host = guests->host});
            }},
+      {.name = "join",
+       .help =
+           "Be a guest of another machine's `run --guests`: its invitation is on standard input",
+       .run = [](const Invocation&) { return JoinAsGuest(); }},
       {.name = "submit",
        .help = "Queue COMMAND on the cluster and print the job's id",
        .examples = kSubmitExamples,

@@ -2,6 +2,7 @@
 // ringd/_ops.py's.
 #include "client/python/core.h"
 
+#include <cstdio>
 #include <cstring>
 #include <vector>
 
@@ -33,15 +34,48 @@ PyObject* SetErrorFactory(PyObject* module, PyObject* factory) {
   Py_RETURN_NONE;
 }
 
-// init(socket or None, timeout_us, standalone)
+// str(the exception that is set), which is cleared, as far as it fits.
+void TakeExceptionText(char* answer, size_t capacity) {
+  PyObject *type = nullptr, *value = nullptr, *traceback = nullptr;
+  PyErr_Fetch(&type, &value, &traceback);
+  PyObject* const text = value == nullptr ? nullptr : PyObject_Str(value);
+  const char* const bytes = text == nullptr ? nullptr : PyUnicode_AsUTF8AndSize(text, nullptr);
+  std::snprintf(answer, capacity, "%s", bytes == nullptr ? "an exception" : bytes);
+  PyErr_Clear();
+  for (PyObject* const object : {text, type, value, traceback}) Py_XDECREF(object);
+}
+
+// ringd_exchange by exchange(key, text or None) -> text.
+int CallExchange(void* function, const char* key, const char* text, char* answer, size_t capacity) {
+  const PyGILState_STATE state = PyGILState_Ensure();
+  PyObject* const result = PyObject_CallFunction(static_cast<PyObject*>(function), "sz", key, text);
+  Py_ssize_t bytes = 0;
+  const char* got =
+      result == nullptr || text != nullptr ? nullptr : PyUnicode_AsUTF8AndSize(result, &bytes);
+  const bool good = result != nullptr && (text != nullptr || got != nullptr);
+  if (!good) {
+    TakeExceptionText(answer, capacity);
+  } else if (got != nullptr) {
+    std::snprintf(answer, capacity, "%s", got);
+  }
+  Py_XDECREF(result);
+  PyGILState_Release(state);
+  return good ? 0 : 1;
+}
+
+// init(socket or None, timeout_us, standalone, exchange or None)
 PyObject* Init(PyObject* module, Arguments arguments, Py_ssize_t count) {
-  if (!HasCount(count, 3, "init")) return nullptr;
+  if (!HasCount(count, 4, "init")) return nullptr;
   Reader reader(arguments);
   ringd_init_options options{.size = sizeof(options)};
   options.socket = reader.Text();
   options.timeout_us = reader.Int();
   options.standalone = static_cast<int32_t>(reader.Int());
   if (!reader.good()) return nullptr;
+  if (arguments[3] != Py_None) {
+    options.exchange = CallExchange;
+    options.exchange_context = arguments[3];
+  }
   int code = RINGD_OK;
   {
     const WithoutGil without_gil;

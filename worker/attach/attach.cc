@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <initializer_list>
 #include <utility>
 #include <vector>
 
@@ -23,20 +24,22 @@ namespace {
 // Survivors of a failure say what they know and end by themselves, or their launcher ends them.
 constexpr char kGrace[] = "30s";
 
-// A private scheduler and daemon, whatever the user's files say.
-std::vector<std::string> PrivateCluster(const AttachOptions& options) {
-  return {SiblingProgram("ringctl"),
-          "--config",
-          "/dev/null",
-          "run",
-          "-n",
-          absl::StrCat(options.size),
-          "--grace",
-          kGrace,
-          "--",
-          SiblingProgram("ringd-worker"),
-          "stand-in",
-          options.job};
+// A private scheduler and daemon, whatever the user's files say; or the daemon of a guest.
+std::vector<std::string> Command(const AttachOptions& options) {
+  std::vector<std::string> words = {SiblingProgram("ringctl"), "--config", "/dev/null"};
+  const auto add = [&words](std::initializer_list<std::string> more) {
+    words.insert(words.end(), more);
+  };
+  if (options.role == AttachOptions::Role::kGuest) {
+    add({"join"});
+    return words;
+  }
+  add({"run", "-n", absl::StrCat(options.size), "--grace", kGrace});
+  if (options.role == AttachOptions::Role::kHost) {
+    add({"--guests", options.guest_slots, "--guest-host", options.host});
+  }
+  add({"--", SiblingProgram("ringd-worker"), "stand-in", options.job});
+  return words;
 }
 
 absl::Status StartCommand(const AttachOptions& options, AttachServer::Options* server) {
@@ -48,10 +51,12 @@ absl::Status StartCommand(const AttachOptions& options, AttachServer::Options* s
   const UniqueFd input(ends[1]);
   unsetenv("RINGD_SCHEDULER");
   SpawnOptions spawn;
-  spawn.argv = PrivateCluster(options);
+  spawn.argv = Command(options);
   for (char** entry = environ; *entry != nullptr; ++entry) spawn.environment.emplace_back(*entry);
   spawn.new_session = true;
   spawn.fds = {{STDERR_FILENO, input.get()}};
+  if (options.role == AttachOptions::Role::kHost) spawn.fds[STDOUT_FILENO] = STDOUT_FILENO;
+  if (options.role == AttachOptions::Role::kGuest) spawn.fds[STDIN_FILENO] = STDIN_FILENO;
   RINGD_ASSIGN_OR_RETURN(server->command, Spawn(spawn));
   return absl::OkStatus();
 }
@@ -64,16 +69,11 @@ void CloseStandardStreams() {
 }  // namespace
 
 absl::Status Attach(const AttachOptions& options) {
-  if (options.size != options.local_size) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "only ", options.local_size, " of the job's ", options.size,
-        " ranks are on this node: for ranks on several nodes start the job by `ringctl run`"));
-  }
   AttachServer::Options server;
   server.size = options.size;
   server.local_size = options.local_size;
   server.timeout = options.timeout;
-  const std::string name = attach::AttachSocketName(geteuid(), options.job);
+  const std::string name = attach::AttachSocketName(geteuid(), options.job, options.node);
   const int error = ListenUnix(name, SOCK_SEQPACKET, 0, &server.listener);
   if (error == -EADDRINUSE) {
     return absl::AlreadyExistsError(

@@ -10,16 +10,24 @@
 namespace ringd::worker {
 
 struct AttachOptions {
+  // All of the job's ranks are here; or its first ones are, and guests on other nodes join; or this
+  // node is such a guest.
+  enum class Role { kAlone, kHost, kGuest };
+
   std::string job;  // As client/c/launch names it.
+  int node = 0;     // The number of this node in the job.
   int size = 0;
   int local_size = 0;
   absl::Duration timeout;
+  Role role = Role::kAlone;
+  std::string host;         // kHost: this machine's name or address, as guests reach it.
+  std::string guest_slots;  // kHost: "2,2", the ranks on each guest.
 };
 
 // Listens and forks. The caller's process returns; the other one, with a session of its own, starts
-// the job, closes stderr and returns when the job has ended. REQUIRES: no other thread.
-// ALREADY_EXISTS: somebody listens for this job on this node. FAILED_PRECONDITION: ranks on other
-// nodes.
+// the job, closes its standard streams and returns when the job has ended. A host writes an
+// invitation for each guest to stdout; a guest reads its own on stdin. REQUIRES: no other thread.
+// ALREADY_EXISTS: somebody listens for this job on this node.
 absl::Status Attach(const AttachOptions& options);
 
 }  // namespace ringd::worker

@@ -300,6 +300,7 @@ std::string AttachServer::MissingRanks() const {
   for (int32_t i = 0; i < local_size_; ++i) {
     if (!present[i]) missing.push_back(i);
   }
+  if (missing.empty()) return "";
   return absl::StrCat(one_node ? "rank" : "local rank", missing.size() == 1 ? " " : "s ",
                       absl::StrJoin(missing, ", "), " of ", local_size_);
 }
@@ -307,22 +308,19 @@ std::string AttachServer::MissingRanks() const {
 void AttachServer::CheckTimeout() {
   if (placed_ || failed_) return;
   if (MonotonicMicros() - start_us_ < absl::ToInt64Microseconds(timeout_)) return;
-  bool all_here = true;
-  int32_t clients = 0;
-  for (const auto& [number, rank] : ranks_) {
-    clients += rank.pid != 0 ? 1 : 0;
-    all_here = all_here && rank.stand_in.valid();
+  const std::string missing = MissingRanks();
+  const std::string within = absl::StrCat(" within ", absl::FormatDuration(timeout_));
+  if (!missing.empty()) {
+    return Fail(absl::StatusCode::kDeadlineExceeded,
+                absl::StrCat("no call of init()", within, " by ", missing,
+                             ": all ranks call it; init(timeout=...) waits longer"));
   }
-  if (clients == local_size_) {
-    return Fail(
-        absl::StatusCode::kDeadlineExceeded,
-        absl::StrCat("ringd has not started all ranks within ", absl::FormatDuration(timeout_),
-                     ": ", errors_.empty() ? "see its log" : errors_));
-  }
-  Fail(
-      absl::StatusCode::kDeadlineExceeded,
-      absl::StrCat(MissingRanks(), " has not called init() within ", absl::FormatDuration(timeout_),
-                   ": all ranks do; init(timeout=...) waits longer"));
+  Fail(absl::StatusCode::kDeadlineExceeded,
+       absl::StrCat("ringd has not started all ranks", within,
+                    size_ == local_size_ ? ""
+                                         : ": the daemons of the job's nodes must reach each other "
+                                           "and MASTER_ADDR over TCP",
+                    errors_.empty() ? "" : ": ", errors_));
 }
 
 }  // namespace ringd::worker

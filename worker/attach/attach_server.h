@@ -73,7 +73,7 @@ class AttachServer {
   void EndRank(Rank* rank, int exit_code, int signal, const std::string& text);
 
   absl::Status CheckHello(const attach::RankHello& hello) const;
-  std::string MissingRanks() const;
+  std::string MissingRanks() const;  // Empty: none.
 
   // Constant after construction.
   const UniqueFd listener_;

@@ -49,15 +49,17 @@ int StandIn(const std::string& job) {
   attach::StandInHello hello{};
   hello.header = {attach::Kind::kStandInHello, attach::kVersion};
   attach::Place& place = hello.place;
+  int32_t node = 0;
   if (!ReadNumber("RINGD_RANK", &place.rank) || !ReadNumber("RINGD_SIZE", &place.size) ||
       !ReadNumber("RINGD_LOCAL_RANK", &place.local_rank) ||
-      !ReadNumber("RINGD_LOCAL_SIZE", &place.local_size)) {
+      !ReadNumber("RINGD_LOCAL_SIZE", &place.local_size) || !ReadNumber("RINGD_NODE_RANK", &node)) {
     return Complain("ringd-worker stand-in: ringd did not start it; ringd's init() does that");
   }
   session::FillText(Variable("RINGD_SOCKET"), hello.worker_socket, sizeof(hello.worker_socket));
   UniqueFd socket;
   PeerCredentials peer;
-  const int error = ConnectUnix(attach::AttachSocketName(geteuid(), job), SOCK_SEQPACKET, &socket);
+  const int error =
+      ConnectUnix(attach::AttachSocketName(geteuid(), job, node), SOCK_SEQPACKET, &socket);
   if (error < 0 || GetPeerCredentials(socket.get(), &peer) < 0 || peer.uid != geteuid() ||
       SendPacket(socket.get(), &hello, sizeof(hello), nullptr, 0) < 0) {
     return Complain("no `ringd-worker attach` waits for job " + job +

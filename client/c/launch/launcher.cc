@@ -20,8 +20,10 @@ struct Names {
   const char* launcher;
   const char* sign;  // Set wherever this launcher started the process.
   const char *rank, *size, *local_rank;
-  const char* local_size;          // A number, or Slurm's list of tasks a node.
-  std::vector<const char*> job;    // What names the job, together.
+  const char* local_size;        // A number, or Slurm's list of tasks a node.
+  std::vector<const char*> job;  // What names the job, together.
+  // Of nodes; null: this launcher doesn't say.
+  const char *node = nullptr, *nodes = nullptr;
   const char* ancestor = nullptr;  // Or: the process above all ranks of this node.
 };
 
@@ -33,7 +35,9 @@ const Names kLaunchers[] = {
      .local_rank = "LOCAL_RANK",
      .local_size = "LOCAL_WORLD_SIZE",
      // Without --rdzv-id all jobs are called "none"; a restart must not find what it follows.
-     .job = {"TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"}},
+     .job = {"TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"},
+     .node = "GROUP_RANK",
+     .nodes = "GROUP_WORLD_SIZE"},
     {.launcher = "mpirun",
      .sign = "OMPI_COMM_WORLD_RANK",
      .rank = "OMPI_COMM_WORLD_RANK",
@@ -54,7 +58,9 @@ const Names kLaunchers[] = {
      .size = "SLURM_STEP_NUM_TASKS",
      .local_rank = "SLURM_LOCALID",
      .local_size = "SLURM_STEP_TASKS_PER_NODE",
-     .job = {"SLURM_JOB_ID", "SLURM_STEP_ID"}},
+     .job = {"SLURM_JOB_ID", "SLURM_STEP_ID"},
+     .node = "SLURM_NODEID",
+     .nodes = "SLURM_STEP_NUM_NODES"},
 };
 
 bool ParseNumber(const char* first, const char* last, int32_t* number) {
@@ -114,6 +120,22 @@ int Incomplete(const Names& names, const char* variable, const char* value) {
       value == nullptr ? "" : value, value == nullptr ? "" : "'");
 }
 
+// Only where there are several nodes, so that one works with less.
+int ReadNodes(const Names& names, const Lookup& lookup, Launch* launch) {
+  if (launch->place.size == launch->place.local_size) return RINGD_OK;
+  launch->nodes = 0;
+  if (names.node == nullptr) return RINGD_OK;
+  const std::pair<const char*, int32_t*> numbers[] = {{names.node, &launch->node},
+                                                      {names.nodes, &launch->nodes}};
+  for (const auto& [variable, number] : numbers) {
+    const char* const value = lookup(variable);
+    if (value == nullptr || !ParseNumber(value, number)) return Incomplete(names, variable, value);
+  }
+  if (launch->node >= 0 && launch->node < launch->nodes) return RINGD_OK;
+  return FailFormat(Code::kInvalidArgument, "%s's variables contradict each other: node %d of %d",
+                    names.launcher, launch->node, launch->nodes);
+}
+
 int Read(const Names& names, const Lookup& lookup, Launch* launch) {
   attach::Place& place = launch->place;
   const std::pair<const char*, int32_t*> numbers[] = {
@@ -157,7 +179,7 @@ int Read(const Names& names, const Lookup& lookup, Launch* launch) {
     }
     launch->job += "-" + ancestor;
   }
-  return RINGD_OK;
+  return ReadNodes(names, lookup, launch);
 }
 
 }  // namespace

@@ -13,6 +13,8 @@ struct Launch {
   std::string launcher;  // "torchrun", "mpirun" or "srun"; empty: none of them.
   std::string job;       // The same in all processes of the job, and in no other job of this user.
   attach::Place place;
+  int32_t node = 0;   // The number of this node in the job.
+  int32_t nodes = 1;  // 0: several, and the launcher doesn't say how many.
 };
 
 // getenv, or a test's.

@@ -28,17 +28,16 @@ Environment Torchrun() {
           {"LOCAL_WORLD_SIZE", "2"},
           {"MASTER_ADDR", "node-a"},
           {"MASTER_PORT", "29500"},
-          {"TORCHELASTIC_RESTART_COUNT", "0"}};
+          {"TORCHELASTIC_RESTART_COUNT", "0"},
+          {"GROUP_RANK", "1"},
+          {"GROUP_WORLD_SIZE", "2"}};
 }
 
 Environment Srun() {
-  return {{"SLURM_JOB_ID", "17"},
-          {"SLURM_STEP_ID", "2"},
-          {"SLURM_PROCID", "5"},
-          {"SLURM_STEP_NUM_TASKS", "7"},
-          {"SLURM_LOCALID", "1"},
-          {"SLURM_NODEID", "2"},
-          {"SLURM_STEP_TASKS_PER_NODE", "2(x3),1"}};
+  return {{"SLURM_JOB_ID", "17"},        {"SLURM_STEP_ID", "2"},
+          {"SLURM_PROCID", "5"},         {"SLURM_STEP_NUM_TASKS", "7"},
+          {"SLURM_LOCALID", "1"},        {"SLURM_NODEID", "2"},
+          {"SLURM_STEP_NUM_NODES", "4"}, {"SLURM_STEP_TASKS_PER_NODE", "2(x3),1"}};
 }
 
 Environment Mpirun() {
@@ -62,6 +61,8 @@ TEST(FindLaunch, Torchrun_PlaceAndNameAreItsOwn) {
   EXPECT_EQ(launch.launcher, "torchrun");
   EXPECT_EQ(launch.job, "torchrun-none-node-a-29500-0");
   EXPECT_EQ(launch.place, (attach::Place{3, 4, 1, 2}));
+  EXPECT_EQ(launch.node, 1);
+  EXPECT_EQ(launch.nodes, 2);
 }
 
 TEST(FindLaunch, Srun_LocalSizeIsThatOfItsNode) {
@@ -69,6 +70,7 @@ TEST(FindLaunch, Srun_LocalSizeIsThatOfItsNode) {
   Environment environment = Srun();
   ASSERT_EQ(Find(environment, &launch), RINGD_OK);
   EXPECT_EQ(launch.job, "srun-17-2");
+  EXPECT_EQ(launch.node, 2);
   EXPECT_EQ(launch.place, (attach::Place{5, 7, 1, 2}));
   environment["SLURM_NODEID"] = "3";
   environment["SLURM_PROCID"] = "6";
@@ -128,11 +130,25 @@ TEST(FindLaunch, RubbishOrContradiction_IsAnErrorThatShowsIt) {
   EXPECT_NE(std::string(LastError().message).find("rank 4 of 4"), std::string::npos);
 }
 
+TEST(FindLaunch, NodesAreReadWhereThereAreSeveral) {
+  Launch launch;
+  Environment environment = Torchrun();
+  environment["GROUP_RANK"] = "2";
+  EXPECT_EQ(Find(environment, &launch), RINGD_INVALID_ARGUMENT);
+  environment["WORLD_SIZE"] = environment["LOCAL_WORLD_SIZE"] = "4";
+  ASSERT_EQ(Find(environment, &launch), RINGD_OK);
+  EXPECT_EQ(launch.nodes, 1);
+  environment = Mpirun();
+  environment["OMPI_COMM_WORLD_SIZE"] = "5";
+  ASSERT_EQ(Find(environment, &launch), RINGD_OK);
+  EXPECT_EQ(launch.nodes, 0);
+}
+
 TEST(AttachSocketName, FitsAnAddressAndKeepsJobsApart) {
   const std::string name(300, 'x');
-  EXPECT_EQ(attach::AttachSocketName(7, "j"), std::string("\0ringd/attach/7/j", 17));
-  EXPECT_LE(attach::AttachSocketName(7, name + "a").size(), 107u);
-  EXPECT_NE(attach::AttachSocketName(7, name + "a"), attach::AttachSocketName(7, name + "b"));
+  EXPECT_EQ(attach::AttachSocketName(7, "j", 3), std::string("\0ringd/attach/7/3/j", 19));
+  EXPECT_LE(attach::AttachSocketName(7, name + "a", 0).size(), 107u);
+  EXPECT_NE(attach::AttachSocketName(7, name + "a", 0), attach::AttachSocketName(7, name + "b", 0));
 }
 
 }  // namespace

@@ -1,20 +1,14 @@
 #include "client/cli/run/embedded_cluster.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
-#include <poll.h>
-#include <string.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
-#include <csignal>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "client/cli/output/file_text.h"
 #include "common/base/unix_socket.h"
 #include "common/base/version.h"
 #include "common/status/macros.h"
@@ -23,14 +17,31 @@ namespace ringd::cli {
 namespace {
 
 constexpr absl::Duration kStartTimeout = absl::Seconds(10);
-constexpr absl::Duration kEndTimeout = absl::Seconds(10);
 constexpr absl::Duration kPollInterval = absl::Milliseconds(5);
-constexpr int kLifelineFd = 3;
-constexpr int kLogLines = 10;
+constexpr absl::Duration kGuestPollInterval = absl::Milliseconds(50);
 
-bool HasEnded(const Child& child) {
-  pollfd entry{child.pidfd.get(), POLLIN, 0};
-  return child.pid > 0 && poll(&entry, 1, 0) > 0;
+std::vector<std::string> DaemonArguments(const std::string& run, int slots, const std::string& name,
+                                         const std::string& scheduler) {
+  return {"--embedded", "--scheduler",       scheduler,           "--run-directory",
+          run + "/d",   "--state-directory", run + "/d-state",    "--log-directory",
+          run + "/log", "--slots",           absl::StrCat(slots), "--name",
+          name};
+}
+
+void Append(const std::vector<std::string>& more, std::vector<std::string>* words) {
+  words->insert(words->end(), more.begin(), more.end());
+}
+
+// One that the kernel calls free now. 0: none.
+int FreePort() {
+  const UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  socklen_t length = sizeof(address);
+  auto* const generic = reinterpret_cast<sockaddr*>(&address);
+  if (bind(fd.get(), generic, length) != 0 || getsockname(fd.get(), generic, &length) != 0)
+    return 0;
+  return ntohs(address.sin_port);
 }
 
 }  // namespace
@@ -44,92 +55,81 @@ std::string LocalNodeName() {
 }
 
 EmbeddedCluster::EmbeddedCluster(std::unique_ptr<RunDirectory> directory, Options options)
-    : directory_(std::move(directory)), options_(std::move(options)) {
-  scheduler_.name = "ringd-scheduler";
-  scheduler_.log = directory_->path() + "/scheduler.log";
-  daemon_.name = "ringd";
-  daemon_.log = directory_->path() + "/daemon.log";
-}
+    : directory_(std::move(directory)), options_(std::move(options)) {}
 
 absl::StatusOr<std::unique_ptr<EmbeddedCluster>> EmbeddedCluster::Start(
     std::unique_ptr<RunDirectory> directory, Options options) {
   std::unique_ptr<EmbeddedCluster> cluster(
       new EmbeddedCluster(std::move(directory), std::move(options)));
   RINGD_RETURN_IF_ERROR(cluster->StartAll());
-  RINGD_RETURN_IF_ERROR(cluster->AwaitSocket());
-  RINGD_ASSIGN_OR_RETURN(
-      cluster->client_,
-      ClusterClient::Connect({.address = "unix:" + cluster->directory_->path() + "/s.sock"}));
-  RINGD_RETURN_IF_ERROR(cluster->AwaitNode());
   return cluster;
 }
 
 EmbeddedCluster::~EmbeddedCluster() {
   client_.reset();
-  lifeline_.reset();
-  for (const Process* process : {&daemon_, &scheduler_}) {
-    if (process->child.pid == 0) continue;
-    if (WaitForExit(process->child, kEndTimeout).ok()) continue;
-    syscall(SYS_pidfd_send_signal, process->child.pidfd.get(), SIGKILL, nullptr, 0);
-    (void)WaitForExit(process->child, kEndTimeout);
-  }
-}
-
-absl::Status EmbeddedCluster::StartProcess(const std::string& name,
-                                           std::vector<std::string> arguments, int lifeline,
-                                           Process* process) {
-  const UniqueFd log(open(process->log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
-  if (!log.valid()) {
-    return absl::FailedPreconditionError(absl::StrCat(process->log, ": ", strerror(errno)));
-  }
-  SpawnOptions spawn;
-  spawn.argv = {SiblingProgram(name)};
-  spawn.argv.insert(spawn.argv.end(), arguments.begin(), arguments.end());
-  for (char** entry = environ; *entry != nullptr; ++entry) spawn.environment.emplace_back(*entry);
-  spawn.new_session = true;  // A terminal's Ctrl-C is ringctl's to deal with.
-  spawn.fds = {{STDERR_FILENO, log.get()}, {kLifelineFd, lifeline}};
-  auto child = Spawn(spawn);
-  if (!child.ok()) {
-    return absl::Status(
-        child.status().code(),
-        absl::StrCat(child.status().message(),
-                     ": ringctl starts the programs that lie beside it; install them there"));
-  }
-  process->child = *std::move(child);
-  directory_->Watch(process->child.pid);
-  return absl::OkStatus();
+  lifeline_ = {};
+  daemon_.reset();
+  scheduler_.reset();
 }
 
 absl::Status EmbeddedCluster::StartAll() {
-  int line[2];
-  if (pipe2(line, O_CLOEXEC) != 0) {
-    return absl::ResourceExhaustedError(absl::StrCat("can't make a pipe: ", strerror(errno)));
-  }
-  lifeline_.reset(line[1]);
-  const UniqueFd end(line[0]);
+  RINGD_ASSIGN_OR_RETURN(lifeline_, Lifeline::Create());
+  RINGD_RETURN_IF_ERROR(options_.guests.empty() ? StartAlone() : StartWithGuests());
+  lifeline_.end.reset();
+  RINGD_RETURN_IF_ERROR(AwaitSocket());
+  RINGD_ASSIGN_OR_RETURN(
+      client_, ClusterClient::Connect({.address = "unix:" + directory_->path() + "/s.sock"}));
+  RINGD_RETURN_IF_ERROR(AwaitNodes(1, kStartTimeout));
+  return AwaitNodes(1 + options_.guests.size(), absl::InfiniteDuration());
+}
+
+absl::Status EmbeddedCluster::StartAlone() {
   const std::string& run = directory_->path();
   const std::string socket = absl::StrCat("unix:", run, "/s.sock");
-  const std::string lifeline = absl::StrCat(kLifelineFd);
-  RINGD_RETURN_IF_ERROR(StartProcess("ringd-scheduler",
-                                     {"--embedded", "--listen", socket, "--state-directory",
-                                      run + "/state", "--lifeline-fd", lifeline},
-                                     end.get(), &scheduler_));
-  return StartProcess(
-      "ringd",
-      {"--embedded", "--scheduler", socket, "--run-directory", run + "/d", "--state-directory",
-       run + "/d-state", "--log-directory", run + "/log", "--slots", absl::StrCat(options_.slots),
-       "--lifeline-fd", lifeline, "--name", options_.node_name},
-      end.get(), &daemon_);
+  RINGD_ASSIGN_OR_RETURN(scheduler_, BoundProcess::Start("ringd-scheduler",
+                                                         {"--embedded", "--listen", socket,
+                                                          "--state-directory", run + "/state"},
+                                                         lifeline_, directory_.get()));
+  RINGD_ASSIGN_OR_RETURN(
+      daemon_,
+      BoundProcess::Start("ringd", DaemonArguments(run, options_.slots, options_.node_name, socket),
+                          lifeline_, directory_.get()));
+  return absl::OkStatus();
+}
+
+absl::Status EmbeddedCluster::StartWithGuests() {
+  const std::string& run = directory_->path();
+  const int port = FreePort();
+  std::vector<int> slots = {options_.slots};
+  slots.insert(slots.end(), options_.guests.begin(), options_.guests.end());
+  RINGD_ASSIGN_OR_RETURN(std::vector<Invitation> invitations, Invite(options_.host, port, slots));
+  RINGD_ASSIGN_OR_RETURN(const auto scheduler_tls, invitations.back().WriteTo(run));
+  std::vector<std::string> arguments = {"--embedded",
+                                        "--listen",
+                                        absl::StrCat("unix:", run, "/s.sock"),
+                                        "--listen",
+                                        absl::StrCat("0.0.0.0:", port),
+                                        "--state-directory",
+                                        run + "/state"};
+  Append(scheduler_tls, &arguments);
+  RINGD_ASSIGN_OR_RETURN(
+      scheduler_, BoundProcess::Start("ringd-scheduler", arguments, lifeline_, directory_.get()));
+  const Invitation& own = invitations.front();
+  RINGD_ASSIGN_OR_RETURN(const auto own_tls, own.WriteTo(run));
+  arguments = DaemonArguments(run, own.slots, own.node, own.scheduler);
+  Append(own_tls, &arguments);
+  Append({"--data-address", "0.0.0.0:0", "--advertise-address", options_.host}, &arguments);
+  RINGD_ASSIGN_OR_RETURN(daemon_,
+                         BoundProcess::Start("ringd", arguments, lifeline_, directory_.get()));
+  invitations.pop_back();
+  invitations.erase(invitations.begin());
+  options_.invite(invitations);
+  return absl::OkStatus();
 }
 
 absl::Status EmbeddedCluster::CheckHealth() const {
-  for (const Process* process : {&scheduler_, &daemon_}) {
-    if (!HasEnded(process->child)) continue;
-    return absl::InternalError(
-        absl::StrCat(process->name, " has ended; the end of its log:\n",
-                     LastLines(ReadFileText(process->log), kLogLines, "  ")));
-  }
-  return absl::OkStatus();
+  RINGD_RETURN_IF_ERROR(scheduler_->CheckHealth());
+  return daemon_->CheckHealth();
 }
 
 absl::Status EmbeddedCluster::CheckStart() const {
@@ -145,32 +145,51 @@ absl::Status EmbeddedCluster::AwaitSocket() {
     UniqueFd probe;
     if (ConnectUnix(path, SOCK_STREAM, &probe) == 0) return absl::OkStatus();
     if (absl::Now() > deadline) {
-      return absl::InternalError(absl::StrCat(
-          "ringd-scheduler did not listen within ", absl::FormatDuration(kStartTimeout),
-          "; the end of its log:\n", LastLines(ReadFileText(scheduler_.log), kLogLines, "  ")));
+      return scheduler_->Failure(
+          absl::StrCat("did not listen within ", absl::FormatDuration(kStartTimeout)));
     }
     absl::SleepFor(kPollInterval);
   }
 }
 
-absl::Status EmbeddedCluster::AwaitNode() {
-  const absl::Time deadline = absl::Now() + kStartTimeout;
+absl::Status EmbeddedCluster::AwaitNodes(size_t count, absl::Duration timeout) {
+  const absl::Time deadline = absl::Now() + timeout;
   while (true) {
     RINGD_RETURN_IF_ERROR(CheckStart());
     RINGD_ASSIGN_OR_RETURN(const auto nodes, client_->Nodes());
-    if (!nodes.empty() && nodes[0].state() == "up") {
-      if (nodes[0].version() == kVersion) return absl::OkStatus();
-      return absl::FailedPreconditionError(absl::StrCat(SiblingProgram("ringd"), " is version ",
-                                                        nodes[0].version(), ", this is ringctl ",
-                                                        kVersion, ": install one version of both"));
+    size_t up = 0;
+    for (const auto& node : nodes) {
+      if (node.state() != "up") continue;
+      ++up;
+      if (node.version() == kVersion) continue;
+      return absl::FailedPreconditionError(absl::StrCat(
+          SiblingProgram("ringd"), " of node ", node.name(), " is version ", node.version(),
+          ", this is ringctl ", kVersion, ": install one version of both"));
     }
+    if (up >= count) return absl::OkStatus();
     if (absl::Now() > deadline) {
-      return absl::InternalError(absl::StrCat(
-          "ringd did not join within ", absl::FormatDuration(kStartTimeout),
-          "; the end of its log:\n", LastLines(ReadFileText(daemon_.log), kLogLines, "  ")));
+      return daemon_->Failure(absl::StrCat("did not join within ", absl::FormatDuration(timeout)));
     }
-    absl::SleepFor(kPollInterval);
+    absl::SleepFor(count == 1 ? kPollInterval : kGuestPollInterval);
   }
+}
+
+absl::Status RunGuest(const Invitation& invitation, RunDirectory* directory,
+                      const std::function<bool()>& interrupted) {
+  const std::string& run = directory->path();
+  RINGD_ASSIGN_OR_RETURN(Lifeline lifeline, Lifeline::Create());
+  RINGD_ASSIGN_OR_RETURN(const auto tls, invitation.WriteTo(run));
+  std::vector<std::string> arguments =
+      DaemonArguments(run, invitation.slots, invitation.node, invitation.scheduler);
+  Append(tls, &arguments);
+  Append({"--data-address", "0.0.0.0:0"}, &arguments);
+  RINGD_ASSIGN_OR_RETURN(const auto daemon,
+                         BoundProcess::Start("ringd", arguments, lifeline, directory));
+  lifeline.end.reset();
+  while (!daemon->HasEnded() && !interrupted()) absl::SleepFor(kGuestPollInterval);
+  const absl::Status status = interrupted() ? absl::OkStatus() : daemon->CheckHealth();
+  lifeline = {};
+  return status;
 }
 
 }  // namespace ringd::cli

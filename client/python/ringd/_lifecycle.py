@@ -11,6 +11,7 @@ from . import _core
 from ._errors import RingdError, make_error
 from ._process_sets import ProcessSet, add_process_set, forget_all
 from ._timeline import stop_timeline
+from ._torchrun import exchange_by_torchrun
 
 _core.set_error_factory(make_error)
 
@@ -47,7 +48,7 @@ def init(
     if _core.is_initialized():
         return
     forget_all()
-    _core.init(None, timeout_us, bool(standalone))
+    _core.init(None, timeout_us, bool(standalone), exchange_by_torchrun(timeout))
     if process_sets is not None and not isinstance(process_sets, str):
         for process_set in process_sets:
             add_process_set(process_set)
