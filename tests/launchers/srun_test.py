@@ -79,7 +79,11 @@ class Slurm:
         for server in reversed(self.servers):
             server.terminate()
         for server in self.servers:
-            server.wait(20)
+            try:
+                server.wait(20)
+            except subprocess.TimeoutExpired:  # A step of a test that has failed.
+                server.kill()
+                server.wait()
 
 
 @pytest.fixture(scope="module")
