@@ -54,7 +54,8 @@ class _Distributed:
         them.
         """
         state = self._state_or_raise()
-        self._opt_called = True  # What learning rate schedulers look for.
+        self._opt_called = True  # What learning rate schedulers look for; the next, PyTorch 2.1's.
+        self._step_count = getattr(self, "_step_count", 0) + 1
         base: Any = super()
         if closure is not None:
             return base.step(closure=closure if state.skip else self._reducing(closure), **options)
@@ -66,6 +67,7 @@ class _Distributed:
     # The base class's step has PyTorch's hooks for profilers and schedulers; this one needs none.
     step.hooked = True  # type: ignore[attr-defined]
     step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+    step._with_counter = True  # type: ignore[attr-defined]
 
     def _reducing(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         def reducing() -> Any:
