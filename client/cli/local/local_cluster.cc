@@ -10,7 +10,10 @@
 #include <filesystem>
 #include <set>
 #include <system_error>
+#include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
@@ -208,16 +211,25 @@ absl::Status AwaitScheduler(const LocalCluster& cluster, const std::function<boo
   }
 }
 
+// What the scheduler knows. The socket may still be that of one that was just killed.
+absl::StatusOr<std::vector<ringd::cluster::v1::NodeState>> NodesBefore(
+    absl::Time deadline, const LocalCluster& cluster) {
+  while (true) {
+    const auto client = ClusterClient::Connect({.address = "unix:" + cluster.SchedulerSocket()});
+    auto nodes = client.ok() ? (*client)->Nodes() : client.status();
+    if (!absl::IsUnavailable(nodes.status()) || absl::Now() > deadline) return nodes;
+    absl::SleepFor(kPollInterval);
+  }
+}
+
 // Until all of `names` are up as the scheduler sees it.
 absl::Status AwaitNodes(const LocalCluster& cluster, std::set<std::string> names,
                         const std::function<bool()>& interrupted) {
-  RINGD_ASSIGN_OR_RETURN(const auto client,
-                         ClusterClient::Connect({.address = "unix:" + cluster.SchedulerSocket()}));
   const absl::Time deadline = absl::Now() + kUpTimeout;
   while (!names.empty()) {
     for (const std::string& name : names)
       RINGD_RETURN_IF_ERROR(CheckRuns(cluster, name, interrupted));
-    RINGD_ASSIGN_OR_RETURN(const auto nodes, client->Nodes());
+    RINGD_ASSIGN_OR_RETURN(const auto nodes, NodesBefore(deadline, cluster));
     for (const auto& node : nodes) {
       // After a restart the scheduler may still show the process before.
       const bool is_current = node.daemon_pid() == RunningPid(cluster.PidFile(node.name()));
