@@ -86,7 +86,8 @@ struct Descriptor {
   uint32_t tag;
   uint8_t ndim;  // <= kMaxInlineDims: dims below are the tensor's shape; else the shape is in the
                  // meta record.
-  uint8_t reserved[3];
+  uint8_t wire;  // WireDType of common/reduce: allreduce; else 0.
+  uint8_t reserved[2];
   uint32_t sequence_high;         // See SequenceOf.
   uint32_t dims[kMaxInlineDims];  // Inline shape, where each dimension fits; used for messages,
                                   // never for addressing.
@@ -146,7 +147,8 @@ struct PlanBucket {
   double postscale;
   DType dtype;
   Reduction reduction;
-  uint8_t reserved[6];
+  uint8_t wire;  // WireDType of common/reduce.
+  uint8_t reserved[5];
 };
 static_assert(sizeof(PlanBucket) == 48);
 

@@ -176,6 +176,7 @@ int ArenaClient::Prepare(const ringd_operation& operation, Prepared* prepared) {
   }
   if (code != RINGD_OK) return code;
   ringd_operation placed = operation;
+  if (info_.node_count == 1) placed.wire = 0;
   prepared->is_direct = direct_ != nullptr && IsDirect(operation, bytes);
   if (prepared->is_direct) placed.count_count = 0;  // Even: as the direct path has it.
   prepared->descriptor = DescribeOperation(placed);

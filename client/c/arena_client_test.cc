@@ -137,6 +137,12 @@ TEST_F(ArenaClientTest, Submit_WrongArguments_AreNamedAndReachNobody) {
   expect_refused([](auto& o) { o.input = nullptr; });
   expect_refused([](auto& o) { o.ndim = 33; });
   expect_refused([](auto& o) { o.flags = 128; });
+  expect_refused([](auto& o) { o.wire = 5; });
+  expect_refused([](auto& o) { o.wire = 1, o.dtype = static_cast<uint32_t>(DType::kFloat64); });
+  expect_refused([](auto& o) {
+    o.operation = static_cast<uint32_t>(Operation::kReduceScatter);
+    o.wire = 1;
+  });
   expect_refused([](auto& o) {
     o.operation = static_cast<uint32_t>(Operation::kBroadcast);
     o.reduction = 0;

@@ -116,15 +116,17 @@ bool DirectPath::IsLikeTheLast(const ringd_operation& operation) const {
          operation.output_count == last_.output_count && operation.ndim == last_.ndim &&
          operation.count_count == 0 && last_.count_count == 0 &&
          operation.prescale == last_.prescale && operation.postscale == last_.postscale &&
-         operation.tag == last_.tag && operation.flags == last_.flags &&
-         (operation.ndim == 0 || operation.shape != nullptr) &&
+         operation.tag == last_.tag && operation.wire == last_.wire &&
+         operation.flags == last_.flags && (operation.ndim == 0 || operation.shape != nullptr) &&
          std::equal(operation.shape, operation.shape + operation.ndim, operation_.description.dims,
                     [](int64_t dim, uint32_t known) { return dim == int64_t{known}; });
 }
 
 void DirectPath::Learn(const ringd_operation& operation, const OperationBytes& bytes) {
   last_ = operation;
-  operation_.description = DescribeOperation(operation);
+  ringd_operation agreed = operation;
+  agreed.wire = 0;  // Nothing travels.
+  operation_.description = DescribeOperation(agreed);
   operation_.bytes = bytes;
 }
 

@@ -10,12 +10,19 @@
 #include "client/c/signature.h"
 #include "common/base/futex.h"
 #include "common/base/types.h"
+#include "common/reduce/wire_dtype.h"
 
 namespace ringd::client {
 namespace {
 
 // Every tensor begins here: good for vector loads and for every dtype, the same on all ranks.
 constexpr uint64_t kTensorAlignment = 16;
+
+// In elements. Tensors that travel by blocks with a scale of their own share none.
+uint64_t TensorUnit(const ringd_plan_bucket& bucket) {
+  return bucket.wire != 0 ? kWireBlock
+                          : kTensorAlignment / DTypeBytes(static_cast<DType>(bucket.dtype));
+}
 constexpr uint64_t kMaxTensors =
     1u << 20;  // Far above a model's parameters; keeps the record's numbers in 32 bits.
 
@@ -43,6 +50,12 @@ int CheckBucket(const ringd_plan_bucket& bucket, uint32_t index) {
                                reduction != Reduction::kNone && reduction != Reduction::kAdasum;
   const bool average_of_bool =
       reduction == Reduction::kAverage && bucket.dtype == static_cast<uint32_t>(DType::kBool);
+  const auto wire = static_cast<WireDType>(bucket.wire);
+  if (known_dtype &&
+      (bucket.wire >= kWireDTypeCount || !CanNarrow(static_cast<DType>(bucket.dtype), wire))) {
+    return FailFormat(Code::kInvalidArgument, "plan: bucket %u: %s can't travel as %s", index,
+                      DTypeName(static_cast<DType>(bucket.dtype)), WireDTypeName(wire));
+  }
   if (known_dtype && known_reduction && !average_of_bool) return RINGD_OK;
   return FailFormat(Code::kInvalidArgument, "plan: bucket %u has an unknown dtype or reduction",
                     index);
@@ -62,6 +75,7 @@ int Plan::Create(ArenaClient* client, uint32_t id, const ringd_plan_bucket* buck
   for (uint32_t i = 0; i < bucket_count; ++i) {
     if (const int code = CheckBucket(buckets[i], i); code != RINGD_OK) return code;
     created->buckets_[i].options = buckets[i];
+    if (client->info().node_count == 1) created->buckets_[i].options.wire = 0;
   }
   if (const int code = created->AddTensors(tensors); code != RINGD_OK) return code;
   if (const int code = created->AllocateBuckets(); code != RINGD_OK) return code;
@@ -95,7 +109,6 @@ int Plan::AddTensors(const ringd_plan_tensor* tensors) {
     if (given.ndim > arena::kMaxDims) return fail("more than 32 dimensions");
     if (given.ndim > 0) tensor.shape.assign(given.shape, given.shape + given.ndim);
     Bucket& bucket = buckets_[given.bucket];
-    const uint64_t element_bytes = DTypeBytes(static_cast<DType>(bucket.options.dtype));
     uint64_t count = 1;
     for (const int64_t dim : tensor.shape) {
       if (dim < 0 || __builtin_mul_overflow(count, static_cast<uint64_t>(dim), &count) ||
@@ -103,7 +116,7 @@ int Plan::AddTensors(const ringd_plan_tensor* tensors) {
         return fail("its shape is negative or too large");
       }
     }
-    const uint64_t unit = kTensorAlignment / element_bytes;
+    const uint64_t unit = TensorUnit(bucket.options);
     tensor.bucket = given.bucket;
     tensor.count = count;
     tensor.offset = bucket.count;
@@ -137,7 +150,8 @@ uint64_t Plan::Signature() const {
   hasher.Add(uint64_t{id_});
   for (uint32_t i = 0; i < bucket_count_; ++i) {
     const Bucket& bucket = buckets_[i];
-    hasher.Add(uint64_t{bucket.options.dtype} << 32 | bucket.options.reduction);
+    hasher.Add(uint64_t{bucket.options.dtype} << 32 | uint64_t{bucket.options.wire} << 16 |
+               bucket.options.reduction);
     hasher.Add(bucket.options.prescale);
     hasher.Add(bucket.options.postscale);
     hasher.Add(bucket.count);
@@ -163,7 +177,8 @@ std::vector<char> Plan::Record() const {
                                    .prescale = options.prescale,
                                    .postscale = options.postscale,
                                    .dtype = static_cast<DType>(options.dtype),
-                                   .reduction = static_cast<Reduction>(options.reduction)};
+                                   .reduction = static_cast<Reduction>(options.reduction),
+                                   .wire = static_cast<uint8_t>(options.wire)};
   }
   std::vector<arena::PlanTensor> tensors(tensor_count_);
   std::vector<int64_t> dims;

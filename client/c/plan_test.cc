@@ -5,6 +5,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "client/c/arena_client.h"
@@ -34,9 +35,11 @@ class PlanTest : public ::testing::Test {
         {"a", kFive, 1, 0}, {"b", kSquare, 2, 0}, {"c", kThree, 1, 1}};
     return client_->RegisterPlan(0, buckets, 2, tensors, 3, -1, plan);
   }
-  void Start(FakeDaemon::Handler handler) {
+  void Start(FakeDaemon::Handler handler, int node_count = 1) {
     daemon_ = std::make_unique<FakeDaemon>();
-    ASSERT_EQ(ArenaClient::Create(daemon_->Options(), &client_), RINGD_OK);
+    ArenaClientOptions options = daemon_->Options();
+    options.info.node_count = node_count;
+    ASSERT_EQ(ArenaClient::Create(std::move(options), &client_), RINGD_OK);
     daemon_->Serve(*client_, std::move(handler));
   }
 
@@ -69,6 +72,47 @@ TEST_F(PlanTest, Register_Record_IsAsTheArenaSays) {
   std::memcpy(&tensor, record.data() + 24 + 96 + 32, sizeof(tensor));
   EXPECT_EQ(tensor.offset, 8u);
   EXPECT_EQ(std::string(record.data() + record.size() - 3, 3), "abc");
+}
+
+// Blocks of 32 elements have a scale each: tensors share none.
+TEST_F(PlanTest, Register_Narrow_TensorsBeginAtBlocks_OnSeveralNodesOnly) {
+  for (const int node_count : {1, 2}) {
+    std::vector<char> record;
+    Start(
+        [&](const arena::Descriptor& d) {
+          const auto* const bytes = reinterpret_cast<const char*>(daemon_->Pointer(d.meta));
+          record.assign(bytes, bytes + d.meta_bytes);
+          return Reply{};
+        },
+        node_count);
+    ringd_plan_bucket narrow = kSum;
+    narrow.wire = 3;
+    constexpr int64_t kFive[] = {5};
+    const ringd_plan_tensor tensors[] = {{"a", kFive, 1, 0}, {"b", kFive, 1, 0}};
+    ringd_plan plan = 0;
+    ASSERT_EQ(client_->RegisterPlan(0, &narrow, 1, tensors, 2, -1, &plan), RINGD_OK);
+    arena::PlanBucket bucket;
+    std::memcpy(&bucket, record.data() + 24, sizeof(bucket));
+    arena::PlanTensor tensor;
+    std::memcpy(&tensor, record.data() + 24 + 48 + 32, sizeof(tensor));
+    EXPECT_EQ(bucket.wire, node_count == 1 ? 0 : 3);
+    EXPECT_EQ(tensor.offset, node_count == 1 ? 8u : 32u);
+    client_.reset();
+  }
+}
+
+TEST_F(PlanTest, Register_WireThatDoesNotFit_IsRefused) {
+  Start([](const arena::Descriptor&) { return Reply{}; });
+  constexpr int64_t kFive[] = {5};
+  const ringd_plan_tensor tensor = {"a", kFive, 1, 0};
+  for (const auto& [dtype, wire] : {std::pair{DType::kInt32, 1u}, {DType::kFloat32, 5u}}) {
+    ringd_plan_bucket bucket = kSum;
+    bucket.dtype = static_cast<uint32_t>(dtype);
+    bucket.wire = wire;
+    ringd_plan plan = 0;
+    EXPECT_EQ(client_->RegisterPlan(0, &bucket, 1, &tensor, 1, -1, &plan), RINGD_INVALID_ARGUMENT);
+    EXPECT_NE(std::string(LastError().message).find("can't travel as"), std::string::npos);
+  }
 }
 
 TEST_F(PlanTest, Ready_LastTensorOfABucket_SubmitsIt) {

@@ -7,6 +7,7 @@
 #include "client/c/error.h"
 #include "client/c/signature.h"
 #include "common/base/types.h"
+#include "common/reduce/wire_dtype.h"
 #include "proto/operations.h"
 
 namespace ringd::client {
@@ -63,6 +64,14 @@ int CheckKind(const ringd_operation& operation, const ringd_info& info) {
   }
   if (IsReduction(kind) && (std::isnan(operation.prescale) || std::isnan(operation.postscale))) {
     return Invalid(operation, "a scale factor is not a number");
+  }
+  const auto wire = static_cast<WireDType>(operation.wire);
+  if (operation.wire != 0 && kind != Operation::kAllreduce) {
+    return Invalid(operation, "only allreduce has another dtype between nodes");
+  }
+  if (operation.wire >= kWireDTypeCount || !CanNarrow(static_cast<DType>(operation.dtype), wire)) {
+    return FailFormat(Code::kInvalidArgument, "%s: %s can't travel as %s", OperationName(kind),
+                      DTypeName(static_cast<DType>(operation.dtype)), WireDTypeName(wire));
   }
   const bool is_rank = operation.root >= 0 && operation.root < info.world_size;
   if (HasRoot(kind) && !is_rank) {
@@ -229,6 +238,7 @@ arena::Descriptor DescribeOperation(const ringd_operation& operation) {
   descriptor.prescale = 1.0;
   descriptor.postscale = 1.0;
   descriptor.tag = operation.tag;
+  descriptor.wire = static_cast<uint8_t>(operation.wire);
   // What an operation does not use takes no part in the agreement of the ranks.
   ringd_operation agreed = operation;
   if (!Carries(kind)) {

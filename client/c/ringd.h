@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-#define RINGD_ABI_VERSION 1
+#define RINGD_ABI_VERSION 2
 #define RINGD_API __attribute__((visibility("default")))
 
 // Codes: the numbers of ringd::arena::Code.
@@ -119,6 +119,10 @@ typedef struct {
   uint32_t
       flags;  // arena::DescriptorFlags that a caller may set: beside, named (ordered by its name
               // among the named operations of the group, in whatever order ranks submit them).
+  uint32_t wire;  // allreduce: the narrower type of floats between nodes, WireDType of
+                  // common/reduce/wire_dtype.h; the same on all ranks. 0: their own. A job of one
+                  // node ignores it.
+  uint32_t reserved;
 } ringd_operation;
 
 typedef uint64_t
@@ -179,6 +183,8 @@ typedef struct {
   uint32_t reduction;
   double prescale;
   double postscale;
+  uint32_t wire;  // As in ringd_operation.
+  uint32_t reserved;
 } ringd_plan_bucket;
 
 typedef uint32_t ringd_plan;

@@ -32,8 +32,9 @@ uint64_t Hasher::Finish() const {
 
 uint64_t SignatureOf(const ringd_operation& operation) {
   Hasher hasher;
-  hasher.Add(uint64_t{operation.operation} << 48 | uint64_t{operation.dtype} << 40 |
-             uint64_t{operation.reduction} << 32 | operation.group);
+  hasher.Add(uint64_t{operation.wire} << 56 | uint64_t{operation.operation} << 48 |
+             uint64_t{operation.dtype} << 40 | uint64_t{operation.reduction} << 32 |
+             operation.group);
   hasher.Add(uint64_t{static_cast<uint32_t>(operation.root)} << 32 | operation.tag);
   hasher.Add(operation.prescale);
   hasher.Add(operation.postscale);

@@ -27,7 +27,7 @@ class Hasher {
   uint64_t state_ = 0x72696e6764736967;
 };
 
-// Of operation, dtype, reduction, group, shape, root, scales, name and tag. Without the first
+// Of operation, dtype, wire, reduction, group, shape, root, scales, name and tag. Without the first
 // dimension for allgather, alltoall, gather and scatter, where it may differ.
 uint64_t SignatureOf(const ringd_operation& operation);
 

@@ -43,6 +43,8 @@ TEST(SignatureTest, SignatureOf_EverythingRanksAgreeOn_ChangesIt) {
       [](auto& o) { o.name = "weight"; },
       [](auto& o) { o.name = "weight2"; },
       [](auto& o) { o.tag = 1; },
+      [](auto& o) { o.wire = 1; },
+      [](auto& o) { o.wire = 2; },
   };
   std::set<uint64_t> signatures;
   for (const auto& change : changes) {

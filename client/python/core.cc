@@ -12,7 +12,8 @@ namespace {
 constexpr uint64_t kLongCopyBytes = 64u << 10;  // Above, a copy gives the GIL up.
 constexpr int64_t kGilWaitMicros =
     20;  // Taking the GIL back costs up to 5 ms: wait this long before.
-constexpr Py_ssize_t kOperationArguments = 16;  // And the group, unless it is 0.
+constexpr Py_ssize_t kOperationArguments = 16;  // And the group and `wire`, unless they are 0.
+constexpr Py_ssize_t kMaxOperationArguments = kOperationArguments + 2;
 
 struct State {
   PyObject* error_factory;
@@ -168,7 +169,7 @@ struct OperationRoom {
 };
 
 // (operation, dtype, reduction, root, input, count, output, output_count, shape, counts, name,
-// site, prescale, postscale, tag, flags, group); counts: None or the bytes of native int64.
+// site, prescale, postscale, tag, flags, group, wire); counts: None or the bytes of native int64.
 bool ReadOperation(Arguments arguments, Py_ssize_t count, OperationRoom* room,
                    ringd_operation* operation) {
   Reader reader(arguments);
@@ -201,7 +202,13 @@ bool ReadOperation(Arguments arguments, Py_ssize_t count, OperationRoom* room,
   operation->tag = reader.Uint32();
   operation->flags = reader.Uint32();
   if (count > kOperationArguments) operation->group = reader.Uint32();
+  if (count > kOperationArguments + 1) operation->wire = reader.Uint32();
   return reader.good();
+}
+
+bool HasOperation(Py_ssize_t count, const char* function) {
+  const bool is_known = count >= kOperationArguments && count <= kMaxOperationArguments;
+  return is_known || HasCount(count, kOperationArguments, function);
 }
 
 bool IsLong(const ringd_operation& operation) {
@@ -209,9 +216,7 @@ bool IsLong(const ringd_operation& operation) {
 }
 
 PyObject* Submit(PyObject* module, Arguments arguments, Py_ssize_t count) {
-  if (count != kOperationArguments + 1 && !HasCount(count, kOperationArguments, "submit")) {
-    return nullptr;
-  }
+  if (!HasOperation(count, "submit")) return nullptr;
   OperationRoom room;
   ringd_operation operation;
   if (!ReadOperation(arguments, count, &room, &operation)) return nullptr;
@@ -228,9 +233,7 @@ PyObject* Submit(PyObject* module, Arguments arguments, Py_ssize_t count) {
 
 // run(submit's arguments) -> 0 if it is over, else a handle to wait for. Short: it keeps the GIL.
 PyObject* Run(PyObject* module, Arguments arguments, Py_ssize_t count) {
-  if (count != kOperationArguments + 1 && !HasCount(count, kOperationArguments, "run")) {
-    return nullptr;
-  }
+  if (!HasOperation(count, "run")) return nullptr;
   OperationRoom room;
   ringd_operation operation;
   if (!ReadOperation(arguments, count, &room, &operation)) return nullptr;
@@ -258,11 +261,11 @@ PyObject* SubmitBatch(PyObject* module, PyObject* list) {
   for (Py_ssize_t i = 0; i < n; ++i) {
     PyObject* const tuple = PyList_GetItem(list, i);
     const Py_ssize_t count = PyTuple_Check(tuple) ? PyTuple_Size(tuple) : 0;
-    if (count != kOperationArguments && count != kOperationArguments + 1) {
+    if (count < kOperationArguments || count > kMaxOperationArguments) {
       PyErr_SetString(PyExc_TypeError, "submit_batch() takes tuples of submit()'s arguments");
       return nullptr;
     }
-    PyObject* fields[kOperationArguments + 1];
+    PyObject* fields[kMaxOperationArguments];
     for (Py_ssize_t j = 0; j < count; ++j) fields[j] = PyTuple_GetItem(tuple, j);
     if (!ReadOperation(fields, count, &rooms[i], &operations[i])) return nullptr;
   }

@@ -20,20 +20,23 @@ PyObject* ItemAsTuple(PyObject* list, Py_ssize_t index, Py_ssize_t length) {
   return nullptr;
 }
 
-// Items: (dtype, reduction, prescale, postscale)
+constexpr Py_ssize_t kBucketFields = 5;
+
+// Items: (dtype, reduction, prescale, postscale, wire)
 bool ReadBuckets(PyObject* list, PlanArguments* plan) {
   const Py_ssize_t n = PyList_Size(list);
   for (Py_ssize_t i = 0; i < n; ++i) {
-    PyObject* const item = ItemAsTuple(list, i, 4);
+    PyObject* const item = ItemAsTuple(list, i, kBucketFields);
     if (item == nullptr) return false;
-    PyObject* const fields[] = {PyTuple_GetItem(item, 0), PyTuple_GetItem(item, 1),
-                                PyTuple_GetItem(item, 2), PyTuple_GetItem(item, 3)};
+    PyObject* fields[kBucketFields];
+    for (Py_ssize_t j = 0; j < kBucketFields; ++j) fields[j] = PyTuple_GetItem(item, j);
     Reader reader(fields);
     ringd_plan_bucket bucket{};
     bucket.dtype = reader.Uint32();
     bucket.reduction = reader.Uint32();
     bucket.prescale = reader.Float();
     bucket.postscale = reader.Float();
+    bucket.wire = reader.Uint32();
     if (!reader.good()) return false;
     plan->buckets.push_back(bucket);
   }

@@ -39,6 +39,15 @@ TEST(PlanParseTest, SoundRecord_HasBucketsAndCanonicalText) {
             "tensor\tlayer2.weight\tfloat32[2, 2]\t1\t0\n");
 }
 
+TEST(PlanParseTest, WireOfABucket_IsInTheText) {
+  PlanRecord record = TwoBuckets();
+  record.buckets[0].wire = 3;
+  const auto plan = Plan::Parse(record.Bytes());
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_NE((*plan)->canonical_text().find("bucket\t0\tfloat32[32] sum wire fp8_e4m3\n"),
+            std::string::npos);
+}
+
 TEST(PlanParseTest, PlacesInTheArena_AreNotPartOfTheText) {
   PlanRecord other = TwoBuckets();
   other.buckets[0] = MakePlanBucket(32, 4096);
@@ -67,6 +76,8 @@ TEST(PlanParseTest, BadRecords_AreRefused) {
       [](PlanRecord* r) { r->buckets[0].count = uint64_t{1} << 60; },
       [](PlanRecord* r) { r->buckets[0].count = 31; },
       [](PlanRecord* r) { r->buckets[0].prescale = NAN; },
+      [](PlanRecord* r) { r->buckets[0].wire = 5; },
+      [](PlanRecord* r) { r->buckets[0].dtype = DType::kInt32, r->buckets[0].wire = 1; },
       [](PlanRecord* r) { r->tensors[0].bucket = 2; },
       [](PlanRecord* r) { r->tensors[0].shape = {-1}; },
       [](PlanRecord* r) {

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "common/reduce/wire_dtype.h"
 #include "daemon/engine/testing/plan_record.h"
 #include "daemon/engine/testing/two_nodes_fixture.h"
 #include "gtest/gtest.h"
@@ -22,6 +23,46 @@ TEST_F(TwoNodesTest, Allreduce_SmallAndLarge_IsRight) {
       ASSERT_EQ(client.Get<float>(data, count), std::vector<float>(count, 6.0f));
     }
     EXPECT_EQ(client.Run(client.Describe(Operation::kBarrier)).code, Code::kOk);
+  });
+}
+
+TEST_F(TwoNodesTest, Allreduce_NarrowBetweenNodes_IsRoundedAlikeOnAllRanks) {
+  constexpr size_t kCount = 100'000;
+  std::vector<float> results[3];
+  ForEachRank([&results](int rank, FakeClient& client) {
+    // 1.01 takes more bits than bf16 has: 6.0625 is the nearest to 6.06 there.
+    const auto data = client.Put(std::vector<float>(kCount, 1.01f * static_cast<float>(rank + 1)));
+    auto descriptor = client.Describe(Operation::kAllreduce, DType::kFloat32, Reduction::kSum,
+                                      kCount, data, data);
+    descriptor.wire = static_cast<uint8_t>(WireDType::kBFloat16);
+    const auto result = client.Run(descriptor);
+    ASSERT_EQ(result.code, Code::kOk) << result.message;
+    results[rank] = client.Get<float>(data, kCount);
+  });
+  EXPECT_EQ(results[0], std::vector<float>(kCount, 6.0625f));
+  EXPECT_EQ(results[1], results[0]);
+  EXPECT_EQ(results[2], results[0]);
+}
+
+TEST_F(TwoNodesTest, WireThatDiffersOrDoesNotFit_NamesIt) {
+  ForEachRank([](int rank, FakeClient& client) {
+    const auto data = client.Allocate(64);
+    auto descriptor =
+        client.Describe(Operation::kAllreduce, DType::kFloat32, Reduction::kSum, 10, data, data);
+    descriptor.wire = static_cast<uint8_t>(rank == 2 ? WireDType::kFloat8E4M3 : WireDType::kSame);
+    descriptor.signature = descriptor.wire;
+    auto result = client.Run(descriptor);
+    EXPECT_EQ(result.code, Code::kMismatch);
+    EXPECT_NE(result.message.find("called allreduce float32[10] sum wire fp8_e4m3"),
+              std::string::npos)
+        << result.message;
+    descriptor =
+        client.Describe(Operation::kAllreduce, DType::kInt32, Reduction::kSum, 10, data, data);
+    descriptor.wire = static_cast<uint8_t>(WireDType::kFloat16);
+    result = client.Run(descriptor);
+    EXPECT_EQ(result.code, Code::kInvalidArgument);
+    EXPECT_NE(result.message.find("int32 can't travel as fp16"), std::string::npos)
+        << result.message;
   });
 }
 

@@ -11,7 +11,11 @@ import ringd
 from ringd import _core
 
 FLOAT32, FLOAT64, AVERAGE, SUM = 11, 12, 1, 2
-BUCKETS = [(FLOAT32, SUM, 1.0, 1.0), (FLOAT64, AVERAGE, 1.0, 1.0), (FLOAT32, SUM, 0.5, 1.0)]
+BUCKETS = [
+    (FLOAT32, SUM, 1.0, 1.0, 0),
+    (FLOAT64, AVERAGE, 1.0, 1.0, 0),
+    (FLOAT32, SUM, 0.5, 1.0, 0),
+]
 TENSORS = [
     ("layer2.bias", (3,), 0),
     ("layer2.weight", (5, 3), 0),

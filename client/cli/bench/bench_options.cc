@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -41,6 +42,11 @@ const Words& DTypes() {
   return names;
 }
 
+const Words& Wires() {
+  static const Words& names = *new Words{"bf16", "fp16", "fp8_e4m3", "fp8_e5m2"};
+  return names;
+}
+
 absl::Status Invalid(const std::string& text) { return absl::InvalidArgumentError(text); }
 
 absl::Status CheckWord(const std::string& what, const std::string& word, const Words& known) {
@@ -74,6 +80,9 @@ void AddBenchOptions(CLI::App* app, BenchOptions* options) {
                   absl::StrCat("larger of a rank's input and output (default ", kDefaultSizes, ")"))
       ->check([](const std::string& text) { return text.empty() ? "is empty" : ""; });
   app->add_option("--dtype", options->dtype, "element type, as NumPy names it (default float32)");
+  app->add_option("--wire", options->wire,
+                  absl::StrCat("narrower type of allreduces between nodes: ",
+                               absl::StrJoin(Wires(), ", "), " (default: none)"));
   app->add_option("--rounds", options->rounds, "rounds of each line (default 11)")
       ->check(CLI::Range(1, kMaxRounds));
   app->add_flag("--outside", options->outside, "tensors in ordinary memory, not in the arena");
@@ -114,6 +123,15 @@ absl::StatusOr<std::vector<std::string>> BenchCommand(const BenchOptions& option
     RINGD_RETURN_IF_ERROR(CheckWord("operation", options.operation, Operations()));
   }
   RINGD_RETURN_IF_ERROR(CheckWord("dtype", options.dtype, DTypes()));
+  if (!options.wire.empty()) {
+    RINGD_RETURN_IF_ERROR(CheckWord("wire", options.wire, Wires()));
+    const bool has_floats = options.dtype == "float32" ||
+                            (options.dtype == "float16" && absl::StartsWith(options.wire, "fp8"));
+    if (!has_floats) {
+      return Invalid(absl::StrCat(options.dtype, " can't travel as ", options.wire,
+                                  "; leave --wire out or take --dtype float32"));
+    }
+  }
   RINGD_RETURN_IF_ERROR(CheckRanks(options));
   const std::string defaults = options.operation == kLatency ? kLatencySizes
                                : options.operation == kMany  ? kManySizes
@@ -125,6 +143,7 @@ absl::StatusOr<std::vector<std::string>> BenchCommand(const BenchOptions& option
                    "--sizes",      absl::StrJoin(sizes, ","),
                    "--dtype",      options.dtype,
                    "--rounds",     absl::StrCat(options.rounds)};
+  if (!options.wire.empty()) command.insert(command.end(), {"--wire", options.wire});
   if (options.outside) command.push_back("--outside");
   if (options.peers) command.push_back("--peers");
   if (options.link_gbit > 0) {

@@ -18,6 +18,7 @@ struct BenchOptions {
   std::string operation;
   std::string sizes;
   std::string dtype = "float32";
+  std::string wire;
   int rounds = 11;
   bool outside = false;  // Tensors in ordinary memory, not in the arena.
   bool peers = false;

@@ -22,73 +22,13 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from . import _combined, _core, _ops
+from ._arrays import _DTYPE_CODES, _buffer, _code_of, _in_place, _source, _Target
 from ._handles import Handle
 from ._ops import NO_OPTIONS, Buffer, Request, Uneven
 from ._process_sets import ProcessSet, global_process_set, group_of
-from ._types import ReduceOp, dtype_code
+from ._types import ReduceOp, fitting_wire
 
 _core_address = _core.address
-_DTYPE_CODES: dict[np.dtype[Any], int] = {}
-
-
-def _code_of(dtype: np.dtype[Any]) -> int:
-    code = _DTYPE_CODES.get(dtype)
-    if code is None:
-        code = dtype_code(dtype.name)
-        if not dtype.isnative:
-            raise ValueError(f"dtype {dtype} has a foreign byte order; use astype({dtype.name!r})")
-        _DTYPE_CODES[dtype] = code
-    return code
-
-
-def _buffer(array: np.ndarray[Any, Any]) -> Buffer:
-    return Buffer(_core_address(array.__array_struct__), array.shape, _code_of(array.dtype), array)
-
-
-def _source(tensor: ArrayLike) -> np.ndarray[Any, Any]:
-    array = np.asarray(tensor)
-    _code_of(array.dtype)
-    flags = array.flags
-    return array if flags.c_contiguous and flags.aligned else array.copy(order="C")
-
-
-class _Target:
-    """Where a result goes: a new array, or one of the caller's by way of a copy if need be."""
-
-    __slots__ = ("array", "out")
-
-    def __init__(
-        self, shape: tuple[int, ...], dtype: np.dtype[Any], out: np.ndarray[Any, Any] | None
-    ) -> None:
-        self.out = out
-        if out is None:
-            self.array = np.empty(shape, dtype)
-            return
-        if not isinstance(out, np.ndarray):
-            raise TypeError(f"out is a {type(out).__name__}, not an array")
-        if out.shape != tuple(shape) or out.dtype != dtype:
-            raise ValueError(
-                f"out is {out.dtype}{list(out.shape)}, but the result is {dtype}{list(shape)}"
-            )
-        if not out.flags.writeable:
-            raise ValueError("out is read-only")
-        self.array = out if out.flags.carray else np.empty(shape, dtype)
-
-    def finish(self) -> np.ndarray[Any, Any]:
-        if self.out is None or self.out is self.array:
-            return self.array
-        self.out[...] = self.array
-        return self.out
-
-
-def _in_place(tensor: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], _Target]:
-    if not isinstance(tensor, np.ndarray):
-        raise TypeError(f"an array is needed to work in place, not a {type(tensor).__name__}")
-    target = _Target(tensor.shape, tensor.dtype, tensor)
-    if target.array is tensor:
-        return tensor, target
-    target.array[...] = tensor
-    return target.array, target
 
 
 def _reduction(
@@ -99,8 +39,10 @@ def _reduction(
     factors: tuple[float, float],
     process_set: ProcessSet,
     weight: float | None = None,
+    wire: str | None = None,
 ) -> Request:
     group = group_of(process_set)
+    _ops.check_plain(wire, weight, op)
     buffer = _buffer(source)
 
     def store(result: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -113,7 +55,7 @@ def _reduction(
     if op == ReduceOp.Adasum:
         return _combined.adasum(source, buffer, store, name, *factors, group)
     into = buffer if target.array is source else _buffer(target.array)
-    return _ops.allreduce(buffer, into, target.finish, op, name, *factors, group)
+    return _ops.allreduce(buffer, into, target.finish, op, name, *factors, group, wire)
 
 
 def _allreduce(
@@ -125,10 +67,11 @@ def _allreduce(
     process_set: ProcessSet,
     out: np.ndarray[Any, Any] | None = None,
     weight: float | None = None,
+    wire: str | None = None,
 ) -> Request:
     source = _source(tensor)
     target = _Target(source.shape, source.dtype, out)
-    return _reduction(source, target, op, name, (prescale, postscale), process_set, weight)
+    return _reduction(source, target, op, name, (prescale, postscale), process_set, weight, wire)
 
 
 def _run_short(source: Any, out: Any, op: int) -> Any:
@@ -164,13 +107,16 @@ def allreduce_async(
     process_set: ProcessSet = global_process_set,
     weight: float | None = None,
     out: np.ndarray[Any, Any] | None = None,
+    wire: str | None = None,
 ) -> Handle:
     """Starts `allreduce`. Leave `tensor` and `out` alone until `synchronize(handle)` returns.
 
     With `weight` it blocks until all ranks have started it: they exchange their weights.
     """
     return _ops.start(
-        _allreduce(tensor, op, name, prescale_factor, postscale_factor, process_set, out, weight)
+        _allreduce(
+            tensor, op, name, prescale_factor, postscale_factor, process_set, out, weight, wire
+        )
     )
 
 
@@ -183,6 +129,7 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
     weight: float | None = None,
     out: np.ndarray[Any, Any] | None = None,
+    wire: str | None = None,
 ) -> np.ndarray[Any, Any]:
     """Reduces an array over all ranks; the result, of the same shape and dtype, on each of them.
 
@@ -202,14 +149,21 @@ def allreduce(
             truncated toward zero at the end); weights are summed in float64. ValueError where all
             weights are 0.
         out: array for the result. May be `tensor` itself.
+        wire: narrower type between nodes, the same on all ranks: "bf16" or "fp16" for float32,
+            "fp8_e4m3" or "fp8_e5m2" (each 32 elements with a scale of their own) for float32,
+            float16 and bfloat16. Sums are rounded to it at each node on the way, and the result
+            once more, to the same bits on all ranks. Not with `weight` and Adasum. Ranks of one
+            node ignore it.
     """
-    options = (name, weight, process_set, prescale_factor, postscale_factor)
+    options = (name, weight, process_set, prescale_factor, postscale_factor, wire)
     if options == NO_OPTIONS:
         result = _run_short(tensor, out, op)
         if result is not None:
             return result
     return _ops.run(
-        _allreduce(tensor, op, name, prescale_factor, postscale_factor, process_set, out, weight)
+        _allreduce(
+            tensor, op, name, prescale_factor, postscale_factor, process_set, out, weight, wire
+        )
     )
 
 
@@ -221,11 +175,12 @@ def allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
     weight: float | None = None,
+    wire: str | None = None,
 ) -> Handle:
     """Starts `allreduce_`."""
     array, target = _in_place(tensor)
     factors = (prescale_factor, postscale_factor)
-    return _ops.start(_reduction(array, target, op, name, factors, process_set, weight))
+    return _ops.start(_reduction(array, target, op, name, factors, process_set, weight, wire))
 
 
 def allreduce_(
@@ -236,14 +191,15 @@ def allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
     weight: float | None = None,
+    wire: str | None = None,
 ) -> np.ndarray[Any, Any]:
     """`allreduce` in place. Returns `tensor`."""
-    options = (name, weight, process_set, prescale_factor, postscale_factor)
+    options = (name, weight, process_set, prescale_factor, postscale_factor, wire)
     if options == NO_OPTIONS and _run_short(tensor, tensor, op) is not None:
         return tensor
     array, target = _in_place(tensor)
     factors = (prescale_factor, postscale_factor)
-    return _ops.run(_reduction(array, target, op, name, factors, process_set, weight))
+    return _ops.run(_reduction(array, target, op, name, factors, process_set, weight, wire))
 
 
 def grouped_allreduce_async(
@@ -253,13 +209,16 @@ def grouped_allreduce_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    wire: str | None = None,
 ) -> Handle:
     """Starts `grouped_allreduce`."""
+    options = (prescale_factor, postscale_factor, process_set)
     names = _member_names(tensors, name)
+    arrays = list(map(_source, tensors))
     return _ops.start_group(
         [
-            _allreduce(tensor, op, each, prescale_factor, postscale_factor, process_set)
-            for tensor, each in zip(tensors, names, strict=True)
+            _allreduce(array, op, each, *options, wire=fitting_wire(wire, _code_of(array.dtype)))
+            for array, each in zip(arrays, names, strict=True)
         ]
     )
 
@@ -271,10 +230,14 @@ def grouped_allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    wire: str | None = None,
 ) -> list[np.ndarray[Any, Any]]:
-    """`allreduce` of each array of a list, started together. The arrays may differ in dtype."""
+    """`allreduce` of each array of a list, started together. The arrays may differ in dtype.
+
+    wire: of those arrays that can become it.
+    """
     return grouped_allreduce_async(
-        tensors, op, name, prescale_factor, postscale_factor, process_set
+        tensors, op, name, prescale_factor, postscale_factor, process_set, wire
     ).wait()
 
 

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from . import _ops, _ops_rooted
+from ._arrays import _buffer, _in_place, _source, _Target
 from ._handles import Handle
-from ._numpy import _buffer, _in_place, _LateTarget, _source, _Target
+from ._numpy import _LateTarget
 from ._ops import Buffer
 from ._process_sets import ProcessSet, global_process_set, group_of
 from ._types import DTYPE_NAMES, ReduceOp

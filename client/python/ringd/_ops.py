@@ -25,7 +25,7 @@ from ._handles import (
     submit_in_parts,
 )
 from ._process_sets import Group, global_process_set, group_of
-from ._types import BOOL, DTYPE_BYTES, INT64, UINT8, Operation, ReduceOp, signature
+from ._types import BOOL, DTYPE_BYTES, INT64, UINT8, Operation, ReduceOp, signature, wire_code
 
 _MAX_DIMS = 32
 _MAX_NAME_BYTES = 4096
@@ -107,6 +107,12 @@ def check_reduction(op: int, dtype: int) -> int:
     return int(reduction)
 
 
+def check_plain(wire: str | None, weight: float | None, op: int) -> None:
+    """ValueError for a type between nodes where the allreduce is made of other operations."""
+    if wire is not None and (weight is not None or op == ReduceOp.Adasum):
+        raise ValueError("wire is not for weighted averages and Adasum")
+
+
 def everyone() -> Group:
     """The group of all ranks."""
     return group_of(global_process_set)
@@ -137,6 +143,7 @@ def pack(
     postscale: float = 1.0,
     tag: int = 0,
     group: int = 0,
+    wire: int = 0,
 ) -> tuple[Any, ...]:
     if len(source.shape) > _MAX_DIMS:
         raise ValueError(f"a tensor of {len(source.shape)} dimensions; {_MAX_DIMS} are the limit")
@@ -158,6 +165,7 @@ def pack(
         tag,
         _NAMED if name else 0,
         group,
+        wire,
     )
 
 
@@ -235,8 +243,9 @@ def run(request: Request | Uneven) -> Any:
     return Handle([raw], finish, (source, target), target.nbytes, sequence).wait()
 
 
-# (name, weight, process_set, prescale_factor, postscale_factor) of an allreduce by the short way.
-NO_OPTIONS = (None, None, global_process_set, 1.0, 1.0)
+# (name, weight, process_set, prescale_factor, postscale_factor, wire) of an allreduce by the short
+# way.
+NO_OPTIONS = (None, None, global_process_set, 1.0, 1.0, None)
 
 
 def run_allreduce(
@@ -304,6 +313,7 @@ def allreduce(
     prescale: float,
     postscale: float,
     group: Group | None = None,
+    wire: str | None = None,
 ) -> Request:
     """Reduces all ranks' `source` into every rank's `target`, of the same shape and dtype."""
     packed = pack(
@@ -315,6 +325,7 @@ def allreduce(
         prescale=float(prescale),
         postscale=float(postscale),
         group=(group or everyone()).number,
+        wire=wire_code(wire, source.dtype),
     )
     return Request(packed, source, target, finish)
 

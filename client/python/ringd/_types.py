@@ -60,6 +60,31 @@ UINT8 = DTYPES["uint8"]
 BOOL = DTYPES["bool"]
 
 
+# Narrower types of floats between nodes, and what can become them.
+WIRES: dict[str, int] = {"bf16": 1, "fp16": 2, "fp8_e4m3": 3, "fp8_e5m2": 4}
+_FLOAT8 = (3, 4)
+_NARROWING = {DTYPES["float32"]: (1, 2, 3, 4), DTYPES["float16"]: _FLOAT8}
+_NARROWING[DTYPES["bfloat16"]] = _FLOAT8
+
+
+def wire_code(wire: str | None, dtype: int) -> int:
+    """The number of a type between nodes; None: 0. ValueError: unknown, or not for this dtype."""
+    if wire is None:
+        return 0
+    if fitting_wire(wire, dtype) is None:
+        raise ValueError(f"{DTYPE_NAMES.get(dtype, 'invalid')} can't travel as {wire}")
+    return WIRES[wire]
+
+
+def fitting_wire(wire: str | None, dtype: int) -> str | None:
+    """`wire` where the dtype can become it, else None. ValueError: unknown."""
+    if wire is None:
+        return None
+    if wire not in WIRES:
+        raise ValueError(f"wire {wire!r} is not one of {', '.join(WIRES)}")
+    return wire if WIRES[wire] in _NARROWING.get(dtype, ()) else None
+
+
 def dtype_code(name: str) -> int:
     """The number of an element type. ValueError names one that ringd does not have."""
     code = DTYPES.get(name)

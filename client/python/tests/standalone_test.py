@@ -54,6 +54,35 @@ def test_average_is_the_default(dtype):
     np.testing.assert_array_equal(ringd.allreduce(sample((5,), dtype)), sample((5,), dtype))
 
 
+@pytest.mark.parametrize("wire", ["bf16", "fp16", "fp8_e4m3", "fp8_e5m2"])
+def test_wire_says_nothing_without_other_nodes(wire):
+    x = np.array([1.01, 3e-9], np.float32)
+    np.testing.assert_array_equal(ringd.allreduce(x, wire=wire), x)
+    y = x.copy()
+    ringd.allreduce_(y, wire=wire)
+    ringd.synchronize(ringd.allreduce_async_(y, wire=wire))
+    np.testing.assert_array_equal(y, x)
+    mixed = ringd.grouped_allreduce([x, np.arange(3)], wire=wire)
+    np.testing.assert_array_equal(mixed[0], x)
+    np.testing.assert_array_equal(mixed[1], np.arange(3))
+
+
+@pytest.mark.parametrize(
+    ("array", "options", "text"),
+    [
+        (np.ones(2, "f"), {"wire": "int8"}, "not one of bf16, fp16, fp8_e4m3, fp8_e5m2"),
+        (np.ones(2, "d"), {"wire": "bf16"}, "float64 can't travel as bf16"),
+        (np.ones(2, "e"), {"wire": "fp16"}, "float16 can't travel as fp16"),
+        (np.ones(2, "i"), {"wire": "fp8_e5m2"}, "int32 can't travel as fp8_e5m2"),
+        (np.ones(2, "f"), {"wire": "bf16", "weight": 1.0}, "not for weighted averages"),
+        (np.ones(2, "f"), {"wire": "bf16", "op": ringd.Adasum}, "and Adasum"),
+    ],
+)
+def test_wire_that_makes_no_sense_is_refused(array, options, text):
+    with pytest.raises(ValueError, match=text):
+        ringd.allreduce(array, **options)
+
+
 def test_scale_factors_multiply_before_and_after():
     x = np.array([1.0, 2.0], np.float64)
     result = ringd.allreduce(x, op=ringd.Sum, prescale_factor=0.5, postscale_factor=6.0)

@@ -25,7 +25,7 @@ absl::Status Bad(absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("bad descriptor: ", what));
 }
 
-bool IsZero(const uint8_t (&bytes)[3]) {
+bool IsZero(const uint8_t (&bytes)[2]) {
   return std::all_of(std::begin(bytes), std::end(bytes), [](uint8_t byte) { return byte == 0; });
 }
 
@@ -229,6 +229,9 @@ void CheckMeaning(const DescriptorContext& context, Request* request) {
     request->rejection = "this daemon does not carry out that operation";
   } else if (std::isnan(request->prescale) || std::isnan(request->postscale)) {
     request->rejection = "a scale is not a number";
+  } else if (request->wire != WireDType::kSame && !CanNarrow(request->dtype, request->wire)) {
+    request->rejection =
+        absl::StrCat(DTypeName(request->dtype), " can't travel as ", WireDTypeName(request->wire));
   }
 }
 
@@ -293,6 +296,7 @@ absl::Status MakePlanBucket(const DescriptorContext& context, Request* request) 
   request->plan = found->second;
   request->dtype = bucket.dtype;
   request->reduction = bucket.reduction;
+  request->wire = static_cast<WireDType>(bucket.wire);
   request->prescale = bucket.prescale;
   request->postscale = bucket.postscale;
   request->count = bucket.count;
@@ -317,6 +321,7 @@ absl::Status MakeOfTensor(const arena::Descriptor& descriptor, const std::vector
   SetInlineShape(descriptor, request);
   if (operation == Operation::kBarrier) return absl::OkStatus();
   request->dtype = descriptor.dtype;
+  request->wire = static_cast<WireDType>(descriptor.wire);
   request->count = descriptor.count;
   if (IsReduction(operation)) {
     request->reduction = descriptor.reduction;
@@ -353,6 +358,8 @@ absl::Status CheckDescriptor(const arena::Descriptor& descriptor,
   }
   if (descriptor.ndim > arena::kMaxDims) return Bad("ndim");
   if (!IsZero(descriptor.reserved)) return Bad("reserved bytes");
+  const bool may_narrow = descriptor.operation == Operation::kAllreduce;
+  if (descriptor.wire >= (may_narrow ? kWireDTypeCount : 1)) return Bad("wire");
   return absl::OkStatus();
 }
 

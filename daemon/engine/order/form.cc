@@ -26,8 +26,10 @@ struct Head {
   uint64_t signature;
   uint32_t tag;
   uint32_t count_count;
+  WireDType wire;
+  uint8_t reserved[7];
 };
-static_assert(sizeof(Head) == 48);
+static_assert(sizeof(Head) == 56);
 
 absl::Status Bad() { return absl::InvalidArgumentError("this operation needs every rank"); }
 
@@ -43,6 +45,10 @@ bool IsSound(const Request& request, int size) {
   if (DTypeBytes(request.dtype) == 0 || request.count > kMaxElements) return false;
   if (HasRoot(operation) && (request.root < 0 || request.root >= size)) return false;
   if (IsReduction(operation) && !IsReducible(request.dtype, request.reduction)) return false;
+  const bool is_allreduce = operation == Operation::kAllreduce;
+  if (is_allreduce ? !CanNarrow(request.dtype, request.wire) : request.wire != WireDType::kSame) {
+    return false;
+  }
   const auto ranks = static_cast<uint64_t>(size);
   const uint64_t want = operation == Operation::kAlltoall ? ranks * ranks : ranks;
   if (!request.counts.empty() && (!MovesCounts(operation) || request.counts.size() != want)) {
@@ -63,6 +69,7 @@ std::string FormOf(const Request& request) {
   if (request.operation == Operation::kPlanBucket) head.operation = Operation::kAllreduce;
   head.dtype = request.dtype;
   head.reduction = request.reduction;
+  head.wire = request.wire;
   head.root = request.root;
   head.prescale = request.prescale;
   head.postscale = request.postscale;
@@ -91,6 +98,7 @@ absl::StatusOr<RequestPtr> RequestFrom(absl::string_view form, int size) {
   request->operation = head.operation;
   request->dtype = head.dtype;
   request->reduction = head.reduction;
+  request->wire = head.wire;
   request->root = head.root;
   request->count = head.count;
   request->prescale = head.prescale;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/reduce/reduce.h"
+#include "common/reduce/wire_dtype.h"
 #include "daemon/collectives/mismatch.h"
 
 namespace ringd::daemon {
@@ -65,6 +66,9 @@ absl::Status CheckBucket(const arena::PlanBucket& bucket, uint32_t index) {
     return Bad(absl::StrCat("bucket ", index, ": no ", ReductionName(bucket.reduction), " of ",
                             DTypeName(bucket.dtype)));
   }
+  if (!CanNarrow(bucket.dtype, static_cast<WireDType>(bucket.wire))) {
+    return Bad(absl::StrCat("wire of bucket ", index));
+  }
   if (bucket.count > kMaxBucketElements) return Bad(absl::StrCat("count of bucket ", index));
   if (std::isnan(bucket.prescale) || std::isnan(bucket.postscale)) {
     return Bad(absl::StrCat("scale of bucket ", index));
@@ -96,6 +100,9 @@ void AppendBucket(const arena::PlanBucket& bucket, uint32_t index, std::string* 
   absl::StrAppend(text, kPlanTextBucket, "\t", index, "\t",
                   TensorSignature(bucket.dtype, {static_cast<int64_t>(bucket.count)}), " ",
                   ReductionName(bucket.reduction));
+  if (bucket.wire != 0) {
+    absl::StrAppend(text, " wire ", WireDTypeName(static_cast<WireDType>(bucket.wire)));
+  }
   if (bucket.prescale != 1.0) absl::StrAppend(text, " prescale ", bucket.prescale);
   if (bucket.postscale != 1.0) absl::StrAppend(text, " postscale ", bucket.postscale);
   absl::StrAppend(text, "\n");

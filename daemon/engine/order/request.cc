@@ -103,6 +103,9 @@ std::string DescribeRequest(const Request& request) {
   if (request.reduction != Reduction::kNone) {
     absl::StrAppend(&text, " ", ReductionName(request.reduction));
   }
+  if (request.wire != WireDType::kSame) {
+    absl::StrAppend(&text, " wire ", WireDTypeName(request.wire));
+  }
   AppendRoot(request, &text);
   if (request.prescale != 1.0) absl::StrAppend(&text, " prescale ", request.prescale);
   if (request.postscale != 1.0) absl::StrAppend(&text, " postscale ", request.postscale);
@@ -120,6 +123,7 @@ std::string DescribeForRank(const Request& request, int rank) {
 
 bool SameOperation(const Request& a, const Request& b) {
   if (a.operation != b.operation || a.dtype != b.dtype || a.reduction != b.reduction) return false;
+  if (a.wire != b.wire) return false;
   if (a.prescale != b.prescale || a.postscale != b.postscale || a.root != b.root) return false;
   if (a.group != b.group || a.tag != b.tag || a.plan_id != b.plan_id || a.bucket != b.bucket) {
     return false;
@@ -138,6 +142,7 @@ std::shared_ptr<const Collective> MakeCollective(const std::vector<RequestPtr>& 
   collective->operation = CarriedOutAs(first.operation);
   collective->dtype = first.dtype;
   collective->reduction = first.reduction;
+  collective->wire = first.wire;
   collective->scaling.prescale = first.prescale;
   collective->scaling.postscale = first.postscale;
   if (first.reduction == Reduction::kAverage) collective->scaling.divisor = layout.size();

@@ -10,6 +10,7 @@
 
 #include "common/base/types.h"
 #include "common/reduce/reduce.h"
+#include "common/reduce/wire_dtype.h"
 #include "daemon/collectives/communicator.h"
 #include "daemon/engine/order/plan.h"
 #include "proto/arena.h"
@@ -33,6 +34,7 @@ struct Request {
   Operation operation = Operation::kInvalid;
   DType dtype = DType::kInvalid;
   Reduction reduction = Reduction::kNone;
+  WireDType wire = WireDType::kSame;
   double prescale = 1.0;
   double postscale = 1.0;
   int root = 0;                  // Or the group that is made or given up.

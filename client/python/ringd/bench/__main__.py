@@ -156,8 +156,9 @@ def bench_line(
     if operation == PATH:
         report(operation, 0, measure(prepare_path(), 0, options.rounds, NoLimit()), NoLimit())
         return
-    implementations = {"ringd": prepare(operation, count, dtype, options.outside)}
-    loop = prepare_loop(count, dtype, options.outside) if operation == LATENCY else None
+    implementations = {"ringd": prepare(operation, count, dtype, options.outside, options.wire)}
+    has_loop = operation == LATENCY and options.wire is None
+    loop = prepare_loop(count, dtype, options.outside) if has_loop else None
     if loop is not None:
         implementations["ringd-c"] = loop
     if implementations["ringd"].note:
@@ -189,7 +190,8 @@ def say_limits(options: argparse.Namespace, limits: Limits) -> None:
     nodes = len(limits.ranks_by_node)
     place = "outside of the arena" if options.outside else "in the arena"
     job = f"{ringd.size()} ranks, {nodes} {'node' if nodes == 1 else 'nodes'}"
-    say(note=f"{job}, {options.dtype} {place}, {options.rounds} rounds")
+    travels = "" if options.wire is None else f", as {options.wire} between nodes (limit: without)"
+    say(note=f"{job}, {options.dtype} {place}, {options.rounds} rounds{travels}")
     if limits.wire is not None:
         rate = limits.wire.rate(limits.wire.sample())
         loop = " (of the socket loop, perhaps: --link-gbit)" if rate > FAST_LINK else ""
@@ -211,6 +213,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--operations", required=True, help="names, comma-separated")
     parser.add_argument("--sizes", required=True, help="bytes, comma-separated")
     parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--wire")
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--outside", action="store_true")
     parser.add_argument("--peers", action="store_true")

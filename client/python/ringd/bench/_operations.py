@@ -80,7 +80,9 @@ def elements(operation: str, nbytes: int, itemsize: int, ranks: int) -> int:
     return max(1, nbytes // (itemsize * multiple)) * multiple
 
 
-def prepare(operation: str, count: int, dtype: np.dtype[Any], outside: bool) -> Prepared:
+def prepare(
+    operation: str, count: int, dtype: np.dtype[Any], outside: bool, wire: str | None = None
+) -> Prepared:
     """ringd's operation on `count` elements, in arena buffers or outside of the arena."""
     allocate = np.empty if outside else ringd.empty
     share = count // ringd.size()
@@ -91,7 +93,7 @@ def prepare(operation: str, count: int, dtype: np.dtype[Any], outside: bool) -> 
     mine = allocate(share if operation == "allgather" else count, dtype)
     mine.fill(0)
     if operation in ("allreduce", LATENCY):
-        call: Call = functools.partial(ringd.allreduce_, mine, op=ringd.Sum)
+        call: Call = functools.partial(ringd.allreduce_, mine, op=ringd.Sum, wire=wire)
     elif operation == "broadcast":
         call = functools.partial(ringd.broadcast_, mine, 0)
     else:

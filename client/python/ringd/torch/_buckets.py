@@ -11,7 +11,7 @@ from torch.autograd.graph import increment_version
 from .. import _core
 from .._errors import RingdError
 from .._process_sets import removal_hooks
-from .._types import ReduceOp
+from .._types import ReduceOp, fitting_wire, wire_code
 from ._tensors import code_of, tensor_at
 
 # The first bucket is small, so that the network starts soon after backward does.
@@ -123,6 +123,7 @@ class Buckets:
         predivide_factor: float,
         group: int = 0,
         alone: bool = False,
+        wire: str | None = None,
     ) -> None:
         """COLLECTIVE.
 
@@ -130,12 +131,14 @@ class Buckets:
             likes: tell shapes, dtypes and strides.
             group: ringd's number of it.
             alone: it has one rank, and there is no reduction.
+            wire: of those buckets that can become it.
         """
         self._alone = alone
         specs, tensors = [], []
         for number, members in enumerate(buckets):
             dtype = code_of(likes[members[0]].dtype)
-            specs.append((dtype, int(op), 1.0 / predivide_factor, predivide_factor))
+            code = wire_code(fitting_wire(wire, dtype), dtype)
+            specs.append((dtype, int(op), 1.0 / predivide_factor, predivide_factor, code))
             tensors += [(names[i], tuple(likes[i].shape), number) for i in members]
             tensors.append((f"(bucket {number}: used)", (2 * len(members),), number))
         self.plan: int = _core.plan_register(specs, tensors, -1, group)

@@ -23,11 +23,13 @@ from .. import _combined, _ops
 from .._handles import Handle
 from .._ops import NO_OPTIONS, Buffer, Request, Uneven
 from .._process_sets import Group, ProcessSet, global_process_set, group_of
-from .._types import ReduceOp, dtype_code
+from .._types import ReduceOp, dtype_code, fitting_wire
 from ._tensors import (
     InPlace,
     Target,
+    as_tensor,
     buffer_of,
+    check_tensor,
     code_of,
     contiguous_source,
     mark_written,
@@ -42,6 +44,14 @@ def member_names(tensors: Sequence[Any], name: str | None) -> list[str | None]:
     return [None if name is None else f"{name}.{i}" for i in range(len(tensors))]
 
 
+def _fitting(wire: str | None, tensor: Any) -> str | None:
+    if wire is None:
+        return None
+    plain = as_tensor(tensor)
+    check_tensor(plain)
+    return fitting_wire(wire, code_of(plain.dtype))
+
+
 def allreduce_request(
     tensor: torch.Tensor,
     op: int,
@@ -51,11 +61,12 @@ def allreduce_request(
     process_set: ProcessSet,
     weight: float | None = None,
     out: torch.Tensor | None = None,
+    wire: str | None = None,
 ) -> Request:
     """An allreduce, ready to be started."""
     source = contiguous_source(tensor)
     target = Target(source.shape, source.dtype, out)
-    return _reduction(source, target, op, name, (prescale, postscale), process_set, weight)
+    return _reduction(source, target, op, name, (prescale, postscale), process_set, weight, wire)
 
 
 def _reduction(
@@ -66,13 +77,15 @@ def _reduction(
     factors: tuple[float, float],
     process_set: ProcessSet,
     weight: float | None,
+    wire: str | None,
 ) -> Request:
     group = group_of(process_set)
+    _ops.check_plain(wire, weight, op)
     buffer = buffer_of(source)
     if weight is not None or op == ReduceOp.Adasum:
         return _combine(source, target, op, name, factors, group, weight)
     into = buffer if target.tensor is source else buffer_of(target.tensor)
-    return _ops.allreduce(buffer, into, target.finish, op, name, *factors, group)
+    return _ops.allreduce(buffer, into, target.finish, op, name, *factors, group, wire)
 
 
 def _combine(
@@ -107,10 +120,11 @@ def _in_place_request(
     postscale: float,
     process_set: ProcessSet,
     weight: float | None = None,
+    wire: str | None = None,
 ) -> Request:
     target = InPlace(tensor)
     factors = (prescale, postscale)
-    return _reduction(target.tensor, target, op, name, factors, process_set, weight)
+    return _reduction(target.tensor, target, op, name, factors, process_set, weight, wire)
 
 
 def run_short(source: Any, out: Any, op: int) -> Any:
@@ -147,10 +161,11 @@ def allreduce_async(
     process_set: ProcessSet = global_process_set,
     weight: float | None = None,
     out: torch.Tensor | None = None,
+    wire: str | None = None,
 ) -> Handle:
     """Starts `allreduce`. Leave `tensor` and `out` alone until `synchronize(handle)` returns."""
     factors = (prescale_factor, postscale_factor)
-    return _ops.start(allreduce_request(tensor, op, name, *factors, process_set, weight, out))
+    return _ops.start(allreduce_request(tensor, op, name, *factors, process_set, weight, out, wire))
 
 
 def allreduce_async_(
@@ -161,10 +176,11 @@ def allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
     weight: float | None = None,
+    wire: str | None = None,
 ) -> Handle:
     """Starts `allreduce_`. Leave `tensor` alone until `synchronize(handle)` returns."""
     factors = (prescale_factor, postscale_factor)
-    return _ops.start(_in_place_request(tensor, op, name, *factors, process_set, weight))
+    return _ops.start(_in_place_request(tensor, op, name, *factors, process_set, weight, wire))
 
 
 def allreduce_(
@@ -175,13 +191,14 @@ def allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
     weight: float | None = None,
+    wire: str | None = None,
 ) -> torch.Tensor:
     """`allreduce` in place, of a contiguous tensor. Returns `tensor`."""
-    options = (name, weight, process_set, prescale_factor, postscale_factor)
+    options = (name, weight, process_set, prescale_factor, postscale_factor, wire)
     if options == NO_OPTIONS and run_short(tensor, tensor, op) is not None:
         return tensor
     factors = (prescale_factor, postscale_factor)
-    return _ops.run(_in_place_request(tensor, op, name, *factors, process_set, weight))
+    return _ops.run(_in_place_request(tensor, op, name, *factors, process_set, weight, wire))
 
 
 def grouped_allreduce_async(
@@ -191,11 +208,13 @@ def grouped_allreduce_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    wire: str | None = None,
 ) -> Handle:
     """Starts `grouped_allreduce`."""
+    options = (prescale_factor, postscale_factor, process_set)
     return _ops.start_group(
         [
-            allreduce_request(tensor, op, each, prescale_factor, postscale_factor, process_set)
+            allreduce_request(tensor, op, each, *options, wire=_fitting(wire, tensor))
             for tensor, each in zip(tensors, member_names(tensors, name), strict=True)
         ]
     )
@@ -208,11 +227,13 @@ def grouped_allreduce_async_(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    wire: str | None = None,
 ) -> Handle:
     """Starts `grouped_allreduce_`."""
+    options = (prescale_factor, postscale_factor, process_set)
     return _ops.start_group(
         [
-            _in_place_request(tensor, op, each, prescale_factor, postscale_factor, process_set)
+            _in_place_request(tensor, op, each, *options, wire=_fitting(wire, tensor))
             for tensor, each in zip(tensors, member_names(tensors, name), strict=True)
         ]
     )
@@ -225,10 +246,11 @@ def grouped_allreduce_(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    wire: str | None = None,
 ) -> list[torch.Tensor]:
     """`grouped_allreduce` in place. Returns the tensors."""
     return grouped_allreduce_async_(
-        tensors, op, name, prescale_factor, postscale_factor, process_set
+        tensors, op, name, prescale_factor, postscale_factor, process_set, wire
     ).wait()
 
 

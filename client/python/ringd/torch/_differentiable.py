@@ -26,9 +26,10 @@ import torch
 from .. import _core, _ops
 from .._ops import NO_OPTIONS
 from .._process_sets import ProcessSet, global_process_set
-from .._types import ReduceOp
+from .._types import ReduceOp, fitting_wire
 from . import _collectives
-from ._compression import Compression, Compressor
+from ._compression import Compression, Compressor, wire_of
+from ._tensors import code_of
 
 
 def _has_gradient(tensor: Any, out: torch.Tensor | None = None) -> bool:
@@ -48,7 +49,7 @@ def _no_more(gradient: Any, count: int) -> tuple[Any, ...]:
 
 
 class _Allreduce(torch.autograd.Function):
-    """Arguments are those of `allreduce_async`."""
+    """Arguments are those of `allreduce_request`."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, op: int, *options: Any) -> torch.Tensor:
@@ -60,17 +61,17 @@ class _Allreduce(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        name, prescale, postscale, process_set = ctx.options
+        name, prescale, postscale, process_set, _, _, wire = ctx.options
         if ctx.op in (ReduceOp.Average, ReduceOp.Sum):
             options = (_grad_name(name), prescale, postscale, process_set)
-            return _no_more(allreduce(grad, ctx.op, *options), 5)
+            return _no_more(allreduce(grad, ctx.op, *options, wire=wire), 8)
         tensor, result = ctx.saved_tensors
         total = allreduce(grad, ReduceOp.Sum, _grad_name(name), process_set=process_set)
         if ctx.op == ReduceOp.Product:
-            return _no_more(total * _product_of_others(tensor, name, process_set), 5)
+            return _no_more(total * _product_of_others(tensor, name, process_set), 8)
         hit = (tensor == result).to(grad.dtype)
         hits = allreduce(hit, ReduceOp.Sum, _grad_name(name), process_set=process_set)
-        return _no_more(total * hit / hits, 5)
+        return _no_more(total * hit / hits, 8)
 
 
 def _product_of_others(
@@ -91,6 +92,7 @@ def allreduce(
     weight: float | None = None,
     out: torch.Tensor | None = None,
     compression: type[Compressor] = Compression.none,
+    wire: str | None = None,
 ) -> torch.Tensor:
     """Reduces a tensor over all ranks; the result, of the same shape and dtype, on each of them.
 
@@ -108,7 +110,8 @@ def allreduce(
         weight: of this rank's tensor, at least 0, on all ranks or on none, for Average: the result
             is sum(weight * tensor) / sum(weight). Without gradient.
         out: contiguous tensor for the result. May be `tensor` itself.
-        compression: how it travels: Compression.fp16, Compression.bf16 or a Compressor of yours.
+        compression: how it travels: one of `Compression` or a Compressor of yours.
+        wire: as in `ringd.allreduce`: "bf16", "fp16", "fp8_e4m3" or "fp8_e5m2" between nodes.
 
     Raises:
         ValueError, TypeError: an argument is wrong on this rank alone.
@@ -120,25 +123,40 @@ def allreduce(
             compression,
             tensor,
             out,
-            lambda wire: allreduce(
-                wire, op, name, prescale_factor, postscale_factor, process_set, weight
+            lambda packed: allreduce(
+                packed,
+                op,
+                name,
+                prescale_factor,
+                postscale_factor,
+                process_set,
+                weight,
+                wire=wire or _wire_of(compression, packed, op, weight),
             ),
         )
-    asked = (name, weight, process_set, prescale_factor, postscale_factor)
+    asked = (name, weight, process_set, prescale_factor, postscale_factor, wire)
     if asked == NO_OPTIONS:
         result = _collectives.run_short(tensor, out, op)
         if result is not None:
             return result
     options = (op, name, prescale_factor, postscale_factor, process_set)
     if not _has_gradient(tensor, out):
-        return _ops.run(_collectives.allreduce_request(tensor, *options, weight, out))
+        return _ops.run(_collectives.allreduce_request(tensor, *options, weight, out, wire))
     if weight is not None or op == ReduceOp.Adasum:
         raise ValueError("Adasum and weighted averages have no gradient: .detach() the input")
     if op in (ReduceOp.Average, ReduceOp.Sum):
-        return _Allreduce.apply(tensor, *options)
+        return _Allreduce.apply(tensor, *options, None, None, wire)
     scaled = tensor if prescale_factor == 1.0 else tensor * prescale_factor
-    result = _Allreduce.apply(scaled, op, name, 1.0, 1.0, process_set)
+    result = _Allreduce.apply(scaled, op, name, 1.0, 1.0, process_set, None, None, wire)
     return result if postscale_factor == 1.0 else result * postscale_factor
+
+
+def _wire_of(
+    compression: type[Compressor], tensor: torch.Tensor, op: int, weight: float | None
+) -> str | None:
+    if weight is not None or op == ReduceOp.Adasum:
+        return None
+    return fitting_wire(wire_of(compression), code_of(tensor.dtype))
 
 
 def _compressed(
@@ -158,10 +176,9 @@ class _GroupedAllreduce(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
-        op, name, prescale, postscale, process_set = ctx.options
-        return None, *grouped_allreduce(
-            grads, op, _grad_name(name), prescale, postscale, process_set
-        )
+        op, name, prescale, postscale, process_set, wire = ctx.options
+        options = (op, _grad_name(name), prescale, postscale, process_set)
+        return None, *_grouped_allreduce(grads, *options, wire)
 
 
 def grouped_allreduce(
@@ -172,26 +189,42 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
     compression: type[Compressor] = Compression.none,
+    wire: str | None = None,
 ) -> list[torch.Tensor]:
     """`allreduce` of each tensor of a list, started together. The tensors may differ in dtype.
 
-    Differentiable. Where one fails the call fails. ValueError for an empty list.
+    wire: of those tensors that can become it. Differentiable. Where one fails the call fails.
+    ValueError for an empty list.
     """
     packed = [compression.compress(tensor) for tensor in tensors]
-    wires = [wire for wire, _ in packed]
     options = (op, name, prescale_factor, postscale_factor, process_set)
-    if not any(map(_has_gradient, wires)):
-        results = _collectives.grouped_allreduce_async(wires, *options).wait()
-    elif op in (ReduceOp.Average, ReduceOp.Sum):
-        results = _GroupedAllreduce.apply(options, *wires)
-    else:
-        results = [
-            allreduce(wire, op, each, prescale_factor, postscale_factor, process_set)
-            for wire, each in zip(wires, _collectives.member_names(wires, name), strict=True)
-        ]
+    wire = wire or wire_of(compression)
+    results = _grouped_allreduce([each for each, _ in packed], *options, wire)
     return [
         compression.decompress(result, ctx)
         for result, (_, ctx) in zip(results, packed, strict=True)
+    ]
+
+
+def _grouped_allreduce(
+    tensors: Sequence[torch.Tensor],
+    op: int,
+    name: str | None,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+    wire: str | None,
+) -> Sequence[torch.Tensor]:
+    if op == ReduceOp.Adasum:
+        wire = None
+    options = (op, name, prescale, postscale, process_set, wire)
+    if not any(map(_has_gradient, tensors)):
+        return _collectives.grouped_allreduce_async(tensors, *options).wait()
+    if op in (ReduceOp.Average, ReduceOp.Sum):
+        return _GroupedAllreduce.apply(options, *tensors)
+    return [
+        allreduce(each, op, its_name, prescale, postscale, process_set)
+        for each, its_name in zip(tensors, _collectives.member_names(tensors, name), strict=True)
     ]
 
 

@@ -26,7 +26,7 @@ from .._process_sets import ProcessSet, group_of
 from .._types import ReduceOp
 from ._agreement import agree, entry_of
 from ._buckets import FIRST_BUCKET_BYTES, Buckets, plan_buckets, registry
-from ._compression import Compressor, NoneCompressor
+from ._compression import Compressor, moves_nothing, wire_of
 from ._sparse import sum_gradient
 from ._tensors import check_tensor
 
@@ -96,7 +96,7 @@ class Gradients:
         """COLLECTIVE. MismatchError names the rank and parameter where ranks differ."""
         self.passes = options.passes
         self._options = options
-        self._compresses = options.compression is not NoneCompressor
+        self._compresses = not moves_nothing(options.compression)
         # One rank's gradients are what they would become: there is no reduction.
         self._alone = group_of(options.process_set).size == 1 and not self._compresses
         self._keeps = self._compresses or self._alone  # Gradients stay where autograd made them.
@@ -164,6 +164,7 @@ class Gradients:
                 options.predivide_factor,
                 group_of(options.process_set).number,
                 self._alone,
+                wire_of(options.compression),
             )
         self._add_hooks()
 

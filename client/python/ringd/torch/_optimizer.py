@@ -198,8 +198,9 @@ def DistributedOptimizer(  # noqa: N802
         optimizer: any `torch.optim.Optimizer` over CPU parameters. LBFGS gets the mean loss.
         named_parameters: names for messages, such as `model.named_parameters()`: all parameters of
             the optimizer, the same on all ranks. None: numbers.
-        compression: how gradients travel: Compression.fp16, Compression.bf16 or a Compressor of
-            yours. They are copied there and back then.
+        compression: how gradients travel. Compression.wire_bf16, wire_fp16, fp8 and fp8_e5m2: so
+            between nodes. Compression.fp16, Compression.bf16 or a Compressor of yours: they are
+            copied there and back.
         backward_passes_per_step: backward passes whose gradients add up on this rank before they
             are reduced, during the last of them. They are summed: Average divides by ranks only. A
             `step()` after fewer passes reduces what is there.
