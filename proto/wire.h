@@ -25,7 +25,7 @@
 namespace ringd::wire {
 
 inline constexpr uint32_t kMagic = 0x64676e72;  // "rngd"
-inline constexpr uint16_t kVersion = 2;
+inline constexpr uint16_t kVersion = 3;
 inline constexpr uint32_t kMaxPayloadBytes = 1u << 20;  // One data frame.
 inline constexpr uint32_t kMaxTextBytes = 1u << 20;     // One flood: plans are compared by text.
 // A connection, over all operations without READY.
