@@ -196,19 +196,26 @@ LATE = """
 import sys, time, numpy, ringd
 ringd.init()
 if ringd.rank() == 1: time.sleep(float(sys.argv[1]))
-ringd.allreduce(numpy.zeros(4), name="late")
+ringd.allreduce(numpy.zeros(4), name=sys.argv[2] if len(sys.argv) > 2 else None)
 time.sleep(3)  # Stalls are looked for every second.
 """
 
 
-def test_stall_is_said_and_its_end_too(ringctl):
-    run = ringctl(
-        "run", "-n", "2", "--stall-timeout", "20s", "--", sys.executable, "-c", LATE, 12.5
-    )
+# An operation with a name has no number before it is ordered.
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        ([], r"operation s\.1 \(allreduce float64\[4\] average at "),
+        (["late"], r"operation \(allreduce float64\[4\] average named 'late' at "),
+    ],
+)
+def test_stall_is_said_and_its_end_too(ringctl, names, said):
+    script = [sys.executable, "-c", LATE, 12.5, *names]
+    run = ringctl("run", "-n", "2", "--stall-timeout", "20s", "--", *script)
     assert run.returncode == 0, run.stderr
     lines = [line for line in run.stderr.splitlines() if line.startswith("ringctl: ")]
     assert re.fullmatch(
-        r"ringctl: stalled: operation s\.1 \(allreduce float64\[4\] average named 'late'.*\) "
+        rf"ringctl: stalled: {said}.*\) "
         rf"has waited 1\d s: rank 1 \(node {NODE}\) alive, has not called",
         lines[0],
     )
