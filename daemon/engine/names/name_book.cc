@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status/macros.h"
-#include "daemon/collectives/mismatch.h"
+#include "daemon/engine/order/compare.h"
 #include "daemon/engine/order/end_outcome.h"
 #include "daemon/engine/order/form.h"
 #include "daemon/engine/order/stand_in.h"
@@ -37,7 +37,10 @@ NameBook::Queue& NameBook::QueueOf(const std::string& name) {
 }
 
 void NameBook::Submit(int local_rank, RequestPtr request, int64_t now_us, Actions* actions) {
-  if (all_failed_ != nullptr) return Tell(std::move(request), all_failed_, actions);
+  if (all_failed_ != nullptr) {
+    actions->push_back(Tell(std::move(request), all_failed_));
+    return;
+  }
   ++submitted_[local_rank];
   const std::string name = request->name;
   Queue& queue = QueueOf(name);
@@ -45,7 +48,7 @@ void NameBook::Submit(int local_rank, RequestPtr request, int64_t now_us, Action
   if (index == queue.entries.size()) queue.entries.emplace_back();
   Entry& entry = queue.entries[index];
   if (entry.failure != nullptr) {
-    Tell(std::move(request), entry.failure, actions);
+    actions->push_back(Tell(std::move(request), entry.failure));
   } else {
     if (entry.first < 0) {
       entry.requests.resize(local_count_);
@@ -53,27 +56,11 @@ void NameBook::Submit(int local_rank, RequestPtr request, int64_t now_us, Action
       entry.since_us = now_us;
     }
     entry.requests[local_rank] = std::move(request);
-    Compare(&entry, local_rank, actions);
+    Outcome outcome = Compare({channel_, 0}, *entry.requests[entry.first], JobRank(entry.first),
+                              *entry.requests[local_rank], JobRank(local_rank));
+    if (!outcome.ok()) Fail(&entry, std::make_shared<Outcome>(std::move(outcome)), actions);
   }
   Report(name, actions);
-}
-
-void NameBook::Compare(Entry* entry, int local_rank, Actions* actions) {
-  const Request& mine = *entry->requests[local_rank];
-  const Request& first = *entry->requests[entry->first];
-  auto outcome = std::make_shared<Outcome>();
-  outcome->rank = JobRank(local_rank);
-  const OperationKey key{channel_, 0};
-  if (!mine.rejection.empty()) {
-    outcome->code = arena::Code::kInvalidArgument;
-    outcome->message = absl::StrCat(OperationText(key), ": rank ", outcome->rank, " called ",
-                                    DescribeRequest(mine), ": ", mine.rejection);
-  } else if (&mine != &first && !SameOperation(first, mine)) {
-    outcome->code = arena::Code::kMismatch;
-    outcome->message = MismatchMessage(key, DescribeForRank(first, JobRank(entry->first)),
-                                       DescribeForRank(mine, outcome->rank));
-  }
-  if (!outcome->ok()) Fail(entry, outcome, actions);
 }
 
 // What this node has to say of the name, in the order of its operations.
@@ -200,7 +187,7 @@ void NameBook::Fail(Entry* entry, std::shared_ptr<const Outcome> outcome, Action
   if (entry->failure != nullptr) return;
   entry->failure = outcome;
   for (RequestPtr& request : std::exchange(entry->requests, {})) {
-    if (request != nullptr) Tell(std::move(request), outcome, actions);
+    if (request != nullptr) actions->push_back(Tell(std::move(request), outcome));
   }
 }
 
@@ -218,15 +205,6 @@ void NameBook::Shorten(const std::string& name) {
   queue.ordered -= over;
   for (uint32_t& arrived : queue.arrived) arrived -= std::min(arrived, over);
   if (queue.entries.empty()) queues_.erase(found);
-}
-
-void NameBook::Tell(RequestPtr request, std::shared_ptr<const Outcome> outcome,
-                    Actions* actions) const {
-  Action action;
-  action.kind = Action::Kind::kTell;
-  action.outcome = std::move(outcome);
-  action.requests.push_back(std::move(request));
-  actions->push_back(std::move(action));
 }
 
 absl::Status NameBook::ResolveName(Note* note) const {

@@ -78,7 +78,6 @@ class NameBook {
   using Queues = absl::flat_hash_map<std::string, Queue>;
 
   Queue& QueueOf(const std::string& name);
-  void Compare(Entry* entry, int local_rank, Actions* actions);
   void Report(const std::string& name, Actions* actions);
   void ToFirst(Note note, Actions* actions);
   absl::Status Give(std::vector<Note> orders, Actions* actions);
@@ -88,7 +87,6 @@ class NameBook {
   bool HasJoined() const;
   void Fail(Entry* entry, std::shared_ptr<const Outcome> outcome, Actions* actions);
   void Shorten(const std::string& name);
-  void Tell(RequestPtr request, std::shared_ptr<const Outcome> outcome, Actions* actions) const;
   absl::Status ResolveName(Note* note) const;
   Note Shortened(Note note) const;
   int JobRank(int local_rank) const {

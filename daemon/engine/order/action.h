@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "daemon/collectives/communicator.h"
@@ -26,6 +27,14 @@ struct Action {
   std::shared_ptr<const Outcome> outcome;
 };
 using Actions = std::vector<Action>;
+
+inline Action Tell(RequestPtr request, std::shared_ptr<const Outcome> outcome) {
+  Action action;
+  action.kind = Action::Kind::kTell;
+  action.requests.push_back(std::move(request));
+  action.outcome = std::move(outcome);
+  return action;
+}
 
 // Someone has called, somebody else has not.
 struct Waiting {

@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/collectives/mismatch.h"
+#include "daemon/engine/order/compare.h"
 #include "daemon/engine/order/end_outcome.h"
 #include "daemon/engine/order/form.h"
 #include "daemon/engine/order/stand_in.h"
@@ -240,14 +241,14 @@ absl::Status OrderBook::Arrive(Channel* channel, uint64_t sequence, int local_ra
   }
   ++pending_;
   if (sequence >= channel->failed_from) {
-    Tell(std::move(request), channel->failure, actions);
+    Answer(std::move(request), channel->failure, actions);
     return absl::OkStatus();
   }
   Entry& entry = entries[sequence];
   if (is_new) channel->cursor = std::min(channel->cursor, sequence);
   ++entry.arrived;
   if (entry.failure != nullptr) {
-    Tell(std::move(request), entry.failure, actions);
+    Answer(std::move(request), entry.failure, actions);
     StartReady(channel, actions);
     return absl::OkStatus();
   }
@@ -257,7 +258,7 @@ absl::Status OrderBook::Arrive(Channel* channel, uint64_t sequence, int local_ra
     entry.since_us = now_us;
   }
   entry.requests[local_rank] = std::move(request);
-  Compare({channel->id, sequence}, &entry, local_rank, actions);
+  CompareArrival({channel->id, sequence}, &entry, local_rank, actions);
   StartReady(channel, actions);
   return absl::OkStatus();
 }
@@ -272,22 +273,11 @@ absl::Status OrderBook::Replace(Entry* entry, int local_rank, RequestPtr request
   return absl::OkStatus();
 }
 
-void OrderBook::Compare(OperationKey key, Entry* entry, int local_rank, Actions* actions) {
-  const Request& mine = *entry->requests[local_rank];
-  const Request& first = *entry->requests[entry->first];
-  auto outcome = std::make_shared<Outcome>();
-  outcome->rank = JobRank(local_rank);
-  if (!mine.rejection.empty()) {
-    outcome->code = arena::Code::kInvalidArgument;
-    outcome->message = absl::StrCat(OperationText(key), ": rank ", outcome->rank, " called ",
-                                    DescribeRequest(mine), ": ", mine.rejection);
-  } else if (entry->arrived > 1 && !SameOperation(first, mine)) {
-    const int first_rank = JobRank(entry->first);
-    outcome->code = arena::Code::kMismatch;
-    outcome->message = MismatchMessage(key, DescribeForRank(first, first_rank),
-                                       DescribeForRank(mine, outcome->rank));
-  }
-  if (outcome->ok()) return;
+void OrderBook::CompareArrival(OperationKey key, Entry* entry, int local_rank, Actions* actions) {
+  Outcome difference = Compare(key, *entry->requests[entry->first], JobRank(entry->first),
+                               *entry->requests[local_rank], JobRank(local_rank));
+  if (difference.ok()) return;
+  const auto outcome = std::make_shared<Outcome>(std::move(difference));
   actions->push_back({Action::Kind::kAbort, key, {}, outcome});
   FailEntry(entry, outcome, actions);
 }
@@ -298,7 +288,7 @@ void OrderBook::FailEntry(Entry* entry, std::shared_ptr<const Outcome> outcome, 
   for (RequestPtr& request : entry->requests) {
     if (request == nullptr) continue;
     if (request->direct) --entry->arrived;  // Its rank comes for the outcome.
-    Tell(std::move(request), outcome, actions);
+    Answer(std::move(request), outcome, actions);
   }
   entry->requests.clear();
 }
@@ -380,14 +370,10 @@ void OrderBook::StartJoined(OperationKey key, absl::string_view form, Actions* a
   StartOrAbort(key, form, layout_, std::vector<RequestPtr>(local_count_), actions);
 }
 
-void OrderBook::Tell(RequestPtr request, std::shared_ptr<const Outcome> outcome, Actions* actions) {
+void OrderBook::Answer(RequestPtr request, std::shared_ptr<const Outcome> outcome,
+                       Actions* actions) {
   --pending_;
-  if (request->IsStandIn()) return;
-  Action action;
-  action.kind = Action::Kind::kTell;
-  action.outcome = std::move(outcome);
-  action.requests.push_back(std::move(request));
-  actions->push_back(std::move(action));
+  if (!request->IsStandIn()) actions->push_back(Tell(std::move(request), std::move(outcome)));
 }
 
 void OrderBook::EndRank(int local_rank, const Outcome& outcome, Actions* actions) {

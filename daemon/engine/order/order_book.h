@@ -98,7 +98,7 @@ class OrderBook {
   absl::Status Replace(Entry* entry, int local_rank, RequestPtr request);
   absl::Status Arrive(Channel* channel, uint64_t sequence, int local_rank, RequestPtr request,
                       int64_t now_us, Actions* actions);
-  void Compare(OperationKey key, Entry* entry, int local_rank, Actions* actions);
+  void CompareArrival(OperationKey key, Entry* entry, int local_rank, Actions* actions);
   void FailEntry(Entry* entry, std::shared_ptr<const Outcome> outcome, Actions* actions);
   void FailFrom(Channel* channel, uint64_t first, std::shared_ptr<const Outcome> outcome,
                 Actions* actions);
@@ -106,7 +106,7 @@ class OrderBook {
   bool IsComplete(const Channel& channel, uint64_t sequence, const Entry& entry) const;
   // Ranks that have joined have come to this operation, too.
   void CountJoined(Channel* channel, uint64_t sequence, Entry* entry) const;
-  void Tell(RequestPtr request, std::shared_ptr<const Outcome> outcome, Actions* actions);
+  void Answer(RequestPtr request, std::shared_ptr<const Outcome> outcome, Actions* actions);
 
   int JobRank(int local_rank) const {
     return layout_.JobRank(layout_.first_local_rank() + local_rank);

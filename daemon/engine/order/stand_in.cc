@@ -209,10 +209,7 @@ void StartOrAbort(OperationKey key, absl::string_view form, const GroupLayout& l
   actions->push_back({Action::Kind::kAbort, key, {}, outcome});
   for (RequestPtr& request : requests) {
     if (request == nullptr || request->IsStandIn()) continue;
-    Action tell;
-    tell.outcome = outcome;
-    tell.requests.push_back(std::move(request));
-    actions->push_back(std::move(tell));
+    actions->push_back(Tell(std::move(request), outcome));
   }
 }
 
