@@ -98,7 +98,7 @@ class _Parts:
     def __init__(self, steps: Sequence[Callable[[], Handle]]) -> None:
         self._steps = list(steps)
         self._current: Handle | None = None
-        self._error: RingdError | None = None
+        self._error: Exception | None = None  # Raised by whoever waits.
 
     def advance(self) -> bool:
         """Submits what can be submitted. Whether the last part is."""
@@ -109,7 +109,7 @@ class _Parts:
                 if self._current is not None:
                     self._current.wait()
                 self._current = self._steps.pop(0)()
-            except RingdError as error:
+            except Exception as error:
                 self._error = error
         return True
 

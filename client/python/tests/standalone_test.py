@@ -269,6 +269,15 @@ def test_configure_takes_what_needs_no_tuning():
         ringd.configure(cycle_time_ms=0)
 
 
+def test_an_operation_of_two_parts_fails_where_it_is_waited_for():
+    handle = ringd.allgather_async(np.zeros((2, 3)), name="rows", out=np.zeros((5, 3)))
+    assert ringd.allreduce(np.ones(2), op=ringd.Sum).tolist() == [1.0, 1.0]
+    assert handle.done()
+    with pytest.raises(ValueError, match="out"):
+        handle.wait()
+    assert ringd.allgather(np.ones((1, 2)), name="rows").tolist() == [[1.0, 1.0]]
+
+
 def test_threads_may_use_names_side_by_side():
     def work(thread):
         for i in range(200):
