@@ -10,7 +10,6 @@ import pytest
 
 from tests.support.jobs import (
     RINGCTL,
-    Home,
     LocalCluster,
     descriptors_of,
     memory_of,
@@ -20,13 +19,6 @@ from tests.support.jobs import (
 pytestmark = pytest.mark.skipif(RINGCTL is None, reason="no ringctl: run deploy/setup.sh")
 
 SECONDS = 5  # "Within a second", on a machine that has other things to do.
-
-
-@pytest.fixture
-def home(tmp_path):
-    home = Home(tmp_path)
-    yield home
-    home.kill_all()
 
 
 RUN = ["run", "-n", "2"]

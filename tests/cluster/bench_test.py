@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.jobs import Home, LocalCluster
+from tests.support.jobs import LocalCluster
 
 KEYS = [
     "operation",
@@ -31,13 +31,6 @@ BUSBW = {
     "alltoall": {2: 1 / 2, 3: 2 / 3},
     "broadcast": {2: 1, 3: 1},
 }
-
-
-@pytest.fixture
-def home(tmp_path):
-    home = Home(tmp_path)
-    yield home
-    home.kill_all()
 
 
 def bench(home, *words, **options):

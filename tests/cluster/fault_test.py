@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.jobs import RINGCTL, Home, LocalCluster, wait_until
+from tests.support.jobs import RINGCTL, LocalCluster, wait_until
 
 pytestmark = pytest.mark.skipif(RINGCTL is None, reason="no ringctl: run deploy/setup.sh")
 
@@ -33,13 +33,6 @@ if "end" in sys.argv:
 while True:
     ringd.allreduce(x)
 """
-
-
-@pytest.fixture
-def home(tmp_path):
-    home = Home(tmp_path)
-    yield home
-    home.kill_all()
 
 
 def start_busy(home, *arguments):

@@ -8,18 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.jobs import RINGCTL, Home, LocalCluster
+from tests.support.jobs import RINGCTL, LocalCluster
 
 pytestmark = pytest.mark.skipif(RINGCTL is None, reason="no ringctl: run deploy/setup.sh")
 
 MB = 1 << 20
-
-
-@pytest.fixture
-def home(tmp_path):
-    home = Home(tmp_path)
-    yield home
-    home.kill_all()
 
 
 def cpu_seconds(pid):

@@ -1,36 +1,15 @@
 """Process sets, rooted operations and messages over two nodes of two ranks."""
 
-import os
-import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.jobs import RINGCTL, Home, LocalCluster
+from tests.support.jobs import RINGCTL
 
 pytestmark = pytest.mark.skipif(RINGCTL is None, reason="no ringctl: run deploy/setup.sh")
 
 SCRIPT = Path(__file__).resolve().parents[1] / "python/group_ops.py"
-
-
-@pytest.fixture
-def home(tmp_path):
-    home = Home(tmp_path)
-    yield home
-    home.kill_all()
-
-
-@pytest.fixture(params=["loopback", "namespaces"])
-def cluster(home, request):
-    options = []
-    if request.param == "namespaces":
-        if os.geteuid() != 0 or not shutil.which("ip"):
-            pytest.skip("needs root and iproute2: a network namespace for each node")
-        options = ["--netns"]
-    cluster = LocalCluster(home, options=options)
-    yield cluster
-    cluster.down()
 
 
 def test_everything_agrees_with_numpy(home, cluster):

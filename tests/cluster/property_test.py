@@ -9,18 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.jobs import RINGCTL, Home, LocalCluster
+from tests.support.jobs import RINGCTL, LocalCluster
 
 pytestmark = pytest.mark.skipif(RINGCTL is None, reason="no ringctl: run deploy/setup.sh")
 
 SCRIPT = Path(__file__).resolve().parents[1] / "python/random_ops.py"
-
-
-@pytest.fixture
-def home(tmp_path):
-    home = Home(tmp_path)
-    yield home
-    home.kill_all()
 
 
 def check(home, ranks):

@@ -9,19 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.jobs import Home
-
 pytest.importorskip("torch")
 pytestmark = pytest.mark.timeout(300)
 SCRIPT = Path(__file__).resolve().parents[1] / "torch/data_job.py"
 SAMPLES = 50  # As there.
-
-
-@pytest.fixture
-def home(tmp_path):
-    home = Home(tmp_path)
-    yield home
-    home.kill_all()
 
 
 def run(home, ranks, *options):

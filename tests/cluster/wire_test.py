@@ -5,20 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.jobs import RINGCTL, Home, LocalCluster
+from tests.support.jobs import RINGCTL, LocalCluster
 
 pytest.importorskip("torch")
 
 pytestmark = pytest.mark.skipif(RINGCTL is None, reason="no ringctl: run deploy/setup.sh")
 
 SCRIPT = Path(__file__).resolve().parents[1] / "python/wire_ops.py"
-
-
-@pytest.fixture
-def home(tmp_path):
-    home = Home(tmp_path)
-    yield home
-    home.kill_all()
 
 
 def run(home, ranks):
