@@ -86,6 +86,12 @@ def test_every_parameter_is_in_one_bucket():
             assert len(members) == 1 or sum(sizes[i] for i in members) <= 25 * MB
 
 
+def test_small_models_have_several_buckets_and_large_ones_not_too_many():
+    assert _buckets.default_bucket_bytes([MB] * 12) == 2 * MB
+    assert _buckets.default_bucket_bytes([10 * MB] * 64) == 10 * MB
+    assert _buckets.default_bucket_bytes([100 * MB] * 100) == 25 * MB
+
+
 A, B = ("a", "float32[2]"), ("b", "float32[3]")
 
 

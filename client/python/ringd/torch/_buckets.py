@@ -16,6 +16,16 @@ from ._tensors import code_of, tensor_at
 
 # The first bucket is small, so that the network starts soon after backward does.
 FIRST_BUCKET_BYTES = 1 << 20
+# A bucket leaves when its last gradient is there: many small ones keep the network busy during
+# backward. Below the least, a bucket's own cost between nodes shows.
+_LEAST_BUCKET_BYTES = 2 << 20
+_MOST_BUCKET_BYTES = 25 << 20
+_BUCKETS = 64
+
+
+def default_bucket_bytes(nbytes: Sequence[int]) -> int:
+    """The most of a bucket, for parameters of those lengths."""
+    return min(max(sum(nbytes) // _BUCKETS, _LEAST_BUCKET_BYTES), _MOST_BUCKET_BYTES)
 
 
 def plan_buckets(

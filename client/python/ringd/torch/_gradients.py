@@ -25,7 +25,7 @@ from .._errors import RingdError, StepOrderError
 from .._process_sets import ProcessSet, group_of
 from .._types import ReduceOp
 from ._agreement import agree, entry_of
-from ._buckets import FIRST_BUCKET_BYTES, Buckets, plan_buckets, registry
+from ._buckets import FIRST_BUCKET_BYTES, Buckets, default_bucket_bytes, plan_buckets, registry
 from ._compression import Compressor, moves_nothing, wire_of
 from ._sparse import sum_gradient
 from ._tensors import check_tensor
@@ -44,7 +44,7 @@ class Options(NamedTuple):
     op: ReduceOp
     passes: int
     predivide_factor: float
-    bucket_bytes: int
+    bucket_bytes: int | None
     sparse_as_dense: bool
     compression: type[Compressor]
     groups: int | Sequence[Sequence[torch.Tensor]] | None
@@ -148,10 +148,11 @@ class Gradients:
             if self._compresses:
                 for i, param in enumerate(params):
                     likes[i], self._contexts[i] = self._compress(torch.zeros_like(param.detach()))
+            nbytes = [like.nbytes for like in likes]
             buckets = plan_buckets(
-                [like.numel() * like.element_size() for like in likes],
+                nbytes,
                 [like.dtype for like in likes],
-                self._options.bucket_bytes,
+                self._options.bucket_bytes or default_bucket_bytes(nbytes),
                 FIRST_BUCKET_BYTES,
                 _groups_of(self._options, params),
             )

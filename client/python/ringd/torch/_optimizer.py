@@ -18,8 +18,6 @@ from ._collectives import allreduce_
 from ._compression import Compression, Compressor
 from ._gradients import Gradients, NamedParameter, Options
 
-DEFAULT_BUCKET_BYTES = 25 << 20
-
 
 class _State:
     """What an optimizer has beside its base class's attributes."""
@@ -181,7 +179,7 @@ def DistributedOptimizer(  # noqa: N802
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
     *,
-    bucket_bytes: int = DEFAULT_BUCKET_BYTES,
+    bucket_bytes: int | None = None,
 ) -> Any:
     """COLLECTIVE: makes an optimizer reduce its gradients over all ranks before each step.
 
@@ -215,6 +213,7 @@ def DistributedOptimizer(  # noqa: N802
             travel: the first step that meets one learns it on all ranks.
         process_set: the ranks that take part; on others the optimizer steps as it did.
         bucket_bytes: the most of a bucket, unless one parameter is longer. The first is smaller.
+            None: a 64th of all gradients, within 2 and 25 MB.
 
     Raises:
         MismatchError: ranks have other parameters or options; it names rank and parameter.
@@ -228,7 +227,7 @@ def DistributedOptimizer(  # noqa: N802
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"a torch.optim.Optimizer is needed, not a {type(optimizer).__name__}")
     _check_passes(backward_passes_per_step)
-    if bucket_bytes < 1:
+    if bucket_bytes is not None and bucket_bytes < 1:
         raise ValueError("bucket_bytes must be positive")
     options = Options(
         op=_check_op(op, gradient_predivide_factor),
