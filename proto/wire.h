@@ -25,7 +25,7 @@
 namespace ringd::wire {
 
 inline constexpr uint32_t kMagic = 0x64676e72;  // "rngd"
-inline constexpr uint16_t kVersion = 3;
+inline constexpr uint16_t kVersion = 4;
 inline constexpr uint32_t kMaxPayloadBytes = 1u << 20;  // One data frame.
 inline constexpr uint32_t kMaxTextBytes = 1u << 20;     // One flood: plans are compared by text.
 // A connection, over all operations without READY.
@@ -35,6 +35,8 @@ inline constexpr uint32_t kMaxEarlyOperations = 4096;
 inline constexpr uint32_t kMaxEagerFrames = 8;
 // kAbortFrom only: the ring is broken.
 inline constexpr uint64_t kAllChannels = ~uint64_t{0};
+// The daemons' own operations, before those of others: they measure the ring.
+inline constexpr uint64_t kTuningChannel = uint64_t{1} << 60;
 // Hello::group of the connections that carry messages (send, recv) between two nodes.
 inline constexpr uint16_t kMessages = 0xffff;
 

@@ -19,13 +19,15 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
     };
   }
   auto pool = std::make_shared<SlicePool>(options.reduce_threads);
-  impl.make_communicator = [pool](const JobGeneration& generation, RingSockets sockets,
-                                  EventLoop* loop, RingFailure ring_failed) {
+  impl.make_communicator = [pool, gather_bytes = options.gather_bytes](
+                               const JobGeneration& generation, RingSockets sockets,
+                               EventLoop* loop, RingFailure ring_failed, RingTuning tuning) {
     if (generation.layout.node_count() == 1) {
       return MakeLocalCommunicator(generation.layout, pool.get());
     }
+    tuning.gather_bytes = gather_bytes;
     return MakeRingCommunicator(generation.layout, generation.generation, sockets, loop,
-                                std::move(ring_failed));
+                                std::move(ring_failed), tuning);
   };
   absl::StatusOr<std::unique_ptr<EngineImpl>> engine = EngineImpl::Create(std::move(impl));
   if (!engine.ok()) return engine.status();

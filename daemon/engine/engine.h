@@ -18,6 +18,7 @@ namespace ringd::daemon {
 
 struct EngineOptions {
   int reduce_threads = 0;  // Including the engine's own. 0: one for each usable CPU.
+  int gather_bytes = -1;   // RingTuning::gather_bytes; -1: as measured.
   std::string
       data_address;  // "host:port" to listen on; empty: this daemon never forms rings with others.
 };

@@ -304,9 +304,12 @@ void EngineImpl::OnRing(const JobGeneration& generation, absl::StatusOr<RingSock
 
 absl::Status EngineImpl::BeginJob(const JobGeneration& generation, RingSockets sockets) {
   const std::string name = generation.job;
+  RingTuning tuning{.job = name, .costs = std::make_shared<RingCosts>()};
+  RingTuning measuring = tuning;
+  measuring.measures = true;
   auto communicator = options_.make_communicator(
       generation, sockets, &loop_,
-      [this, name](const Outcome& outcome) { OnRingFailed(name, outcome); });
+      [this, name](const Outcome& outcome) { OnRingFailed(name, outcome); }, measuring);
   Job::Events events;
   events.client_failed = [this, name](int rank, std::string reason) {
     if (events_.client_failed) events_.client_failed(name, rank, std::move(reason));
@@ -322,10 +325,10 @@ absl::Status EngineImpl::BeginJob(const JobGeneration& generation, RingSockets s
     }
     if (events_.stalled) events_.stalled(name, std::move(stall));
   };
-  events.open_communicator = [this, generation](uint32_t group, const GroupLayout& layout,
-                                                const std::vector<int>& nodes,
-                                                Messages::Opened opened) {
-    OpenCommunicator(generation, group, layout, nodes, std::move(opened));
+  events.open_communicator = [this, generation, tuning](uint32_t group, const GroupLayout& layout,
+                                                        const std::vector<int>& nodes,
+                                                        Messages::Opened opened) {
+    OpenCommunicator(generation, tuning, group, layout, nodes, std::move(opened));
   };
   jobs_[name] = std::make_unique<Job>(generation, std::move(communicator), &loop_, incarnation_,
                                       std::move(events));
@@ -336,18 +339,17 @@ absl::Status EngineImpl::BeginJob(const JobGeneration& generation, RingSockets s
   return absl::OkStatus();
 }
 
-void EngineImpl::OpenCommunicator(const JobGeneration& generation, uint32_t group,
-                                  const GroupLayout& layout, const std::vector<int>& nodes,
-                                  Messages::Opened opened) {
+void EngineImpl::OpenCommunicator(const JobGeneration& generation, const RingTuning& tuning,
+                                  uint32_t group, const GroupLayout& layout,
+                                  const std::vector<int>& nodes, Messages::Opened opened) {
   JobGeneration part = generation;
   part.layout = layout;
   const std::string& name = generation.job;
-  const auto make = [this, part, group](RingSockets sockets) {
-    return options_.make_communicator(part, sockets, &loop_,
-                                      [this, name = part.job, group](const Outcome& outcome) {
-                                        if (Job* job = FindJob(name); job != nullptr)
-                                          job->FailGroup(group, outcome);
-                                      });
+  const auto make = [this, part, tuning, group](RingSockets sockets) {
+    const auto failed = [this, name = part.job, group](const Outcome& outcome) {
+      if (Job* job = FindJob(name); job != nullptr) job->FailGroup(group, outcome);
+    };
+    return options_.make_communicator(part, sockets, &loop_, failed, tuning);
   };
   if (layout.node_count() == 1) return opened(make(RingSockets{}));
   const int peer = group == wire::kMessages ? nodes[1 - layout.node_index] : 0;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "common/sync/mutex.h"
+#include "daemon/collectives/ring/ring.h"
 #include "daemon/engine/engine.h"
 #include "daemon/engine/job.h"
 #include "daemon/transport/data_port.h"
@@ -31,9 +32,9 @@ class EngineImpl : public Engine {
     std::string data_host;  // Of data_address().
     // sockets: of the generation's ring, taken over; {-1, -1} on one node. ring_failed: called on
     // the engine's thread, inside Progress. Null: this engine has no communicator for such a
-    // layout.
+    // layout. A job's ring measures, its groups' use the costs.
     std::function<std::unique_ptr<Communicator>(const JobGeneration&, RingSockets, EventLoop*,
-                                                std::function<void(const Outcome&)> ring_failed)>
+                                                RingFailure ring_failed, RingTuning)>
         make_communicator;
   };
 
@@ -87,8 +88,9 @@ class EngineImpl : public Engine {
   absl::Status BeginJob(const JobGeneration& generation, RingSockets sockets);
   void OnRingFailed(const std::string& job, const Outcome& outcome);
   // Job::Events::open_communicator.
-  void OpenCommunicator(const JobGeneration& generation, uint32_t group, const GroupLayout& layout,
-                        const std::vector<int>& nodes, Messages::Opened opened);
+  void OpenCommunicator(const JobGeneration& generation, const RingTuning& tuning, uint32_t group,
+                        const GroupLayout& layout, const std::vector<int>& nodes,
+                        Messages::Opened opened);
   void OnRingWanted(const RingRequest& request);
   void CloseRings(const std::string& job);
   void Remove(const std::string& job, const Outcome& outcome, std::function<void()> done);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "daemon/collectives/local.h"
+#include "daemon/collectives/ring/ring.h"
 #include "daemon/engine/engine_impl.h"
 #include "daemon/engine/testing/fake_client.h"
 #include "gtest/gtest.h"
@@ -58,7 +59,7 @@ class FairnessTest : public testing::Test {
   void SetUp() override {
     EngineImpl::Options options;
     options.make_communicator = [this](const JobGeneration& generation, RingSockets, EventLoop*,
-                                       const std::function<void(const Outcome&)>&) {
+                                       const RingFailure&, const RingTuning&) {
       return std::make_unique<Watched>(
           MakeLocalCommunicator(generation.layout, &pool_),
           [this, job = generation.job](const char* what) { Note(job + " " + what); });

@@ -135,6 +135,7 @@ absl::Status Daemon::SetUp() {
   attach_socket_ = absl::StrCat(run, options_.shared ? "/attach.sock" : "/ringd.sock");
   EngineOptions engine;
   engine.reduce_threads = options_.reduce_threads;
+  engine.gather_bytes = options_.gather_bytes;
   engine.data_address = options_.data_address;
   RINGD_ASSIGN_OR_RETURN(engine_, Engine::Create(engine));
   SessionOptions session;

@@ -27,6 +27,7 @@ namespace {
 
 constexpr char kSharedConfig[] = "/etc/ringd/ringd.toml";
 constexpr int kMaxReduceThreads = 1024;
+constexpr int kMaxGatherBytes = 256 << 10;  // One piece.
 
 absl::Status Bad(const std::string& key, const std::string& value, const std::string& should) {
   return absl::InvalidArgumentError(absl::StrCat(key, ": '", value, "' ", should));
@@ -79,6 +80,10 @@ void AddOptions(Config& config, Options& o) {
   config.Add("log_level", &o.log_level,
              "trace, debug, info, warning, error, off; also info,engine=debug");
   config.Add("reduce_threads", &o.reduce_threads, "threads that reduce (0: one for each CPU)");
+  config.Add(
+      "gather_bytes", &o.gather_bytes,
+      "allreduces up to there go whole around a ring that begins at this node (-1: as measured "
+      "when it forms; 0: none)");
   config.Add("worker_program", &o.worker_program,
              "path of ringd-worker (default: beside this program)");
 }
@@ -146,6 +151,9 @@ absl::Status CheckOptions(Options& o) {
   }
   if (o.reduce_threads < 0 || o.reduce_threads > kMaxReduceThreads) {
     return Bad("reduce_threads", absl::StrCat(o.reduce_threads), "must be between 0 and 1024");
+  }
+  if (o.gather_bytes < -1 || o.gather_bytes > kMaxGatherBytes) {
+    return Bad("gather_bytes", absl::StrCat(o.gather_bytes), "must be between -1 and 262144");
   }
   return absl::OkStatus();
 }

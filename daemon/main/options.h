@@ -33,6 +33,7 @@ struct Options {
   int64_t arena_max = 0;
   std::string log_level = "info";
   int reduce_threads = 0;
+  int gather_bytes = -1;
   std::string worker_program;  // Default: ringd-worker beside this program.
 };
 

@@ -1,8 +1,11 @@
 #include "daemon/collectives/ring/algorithm.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "common/reduce/wire_dtype.h"
 #include "common/status/macros.h"
+#include "daemon/collectives/ring/node_reduction.h"
 
 namespace ringd::daemon {
 namespace {
@@ -58,6 +61,14 @@ absl::Status CheckInPlaceAlltoall(const GroupLayout& layout, const Collective& c
   return absl::OkStatus();
 }
 
+// All nodes' sums together fit one piece.
+bool IsGathered(const GroupLayout& layout, const Collective& collective, const RingTable& table) {
+  const uint64_t bytes = collective.count * DTypeBytes(collective.dtype);
+  const auto nodes = static_cast<uint64_t>(layout.node_count());
+  return bytes > 0 && bytes <= std::min(table.gather_bytes, kRingPieceBytes / nodes) &&
+         NodeReduction::AddsWholeSums(layout, collective);
+}
+
 absl::Status Check(const GroupLayout& layout, const Collective& collective) {
   if (collective.operation == Operation::kBarrier) return absl::OkStatus();
   if (collective.ranks.size() != static_cast<size_t>(layout.local_count())) {
@@ -98,13 +109,17 @@ absl::Status Check(const GroupLayout& layout, const Collective& collective) {
 
 absl::StatusOr<std::unique_ptr<RingAlgorithm>> MakeRingAlgorithm(const GroupLayout& layout,
                                                                  const Collective& collective,
+                                                                 const RingTable& table,
                                                                  RingScratch* scratch) {
   RINGD_RETURN_IF_ERROR(Check(layout, collective));
   switch (collective.operation) {
     case Operation::kAllreduce:
-      return collective.wire == WireDType::kSame
-                 ? MakeRingAllreduce(layout, collective, scratch)
-                 : MakeRingNarrowAllreduce(layout, collective, scratch);
+      if (collective.wire != WireDType::kSame) {
+        return MakeRingNarrowAllreduce(layout, collective, scratch);
+      }
+      return IsGathered(layout, collective, table)
+                 ? MakeRingGatherAllreduce(layout, collective, scratch)
+                 : MakeRingAllreduce(layout, collective, scratch);
     case Operation::kReduceScatter:
       return MakeRingReduceScatter(layout, collective, scratch);
     case Operation::kAllgather:

@@ -59,15 +59,26 @@ struct RingScratch {
   AlignedBuffer wide{kRingPieceBytes};
 };
 
+// Which way operations take, the same on all nodes of a ring. The result's bits don't depend on it.
+struct RingTable {
+  // Allreduces of tensors up to here: whole sums go once around the ring. All nodes' sums of one
+  // fit a piece, else they don't.
+  uint64_t gather_bytes = 0;
+};
+
 // INVALID_ARGUMENT: the collective can't be carried out; the message says why.
 absl::StatusOr<std::unique_ptr<RingAlgorithm>> MakeRingAlgorithm(const GroupLayout& layout,
                                                                  const Collective& collective,
+                                                                 const RingTable& table,
                                                                  RingScratch* scratch);
 
 // The single ones, for MakeRingAlgorithm, which has checked the collective.
 std::unique_ptr<RingAlgorithm> MakeRingAllreduce(const GroupLayout& layout,
                                                  const Collective& collective,
                                                  RingScratch* scratch);
+std::unique_ptr<RingAlgorithm> MakeRingGatherAllreduce(const GroupLayout& layout,
+                                                       const Collective& collective,
+                                                       RingScratch* scratch);
 std::unique_ptr<RingAlgorithm> MakeRingNarrowAllreduce(const GroupLayout& layout,
                                                        const Collective& collective,
                                                        RingScratch* scratch);

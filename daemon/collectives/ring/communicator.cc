@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/time/clock.h"
 #include "common/base/fd.h"
+#include "common/log/log.h"
 #include "common/status/macros.h"
 #include "daemon/collectives/rooted.h"
 
@@ -21,19 +23,58 @@ constexpr size_t kMaxQueuedFrames = 32;
 }  // namespace
 
 RingCommunicator::RingCommunicator(GroupLayout layout, uint64_t generation, RingSockets sockets,
-                                   EventLoop* loop, RingFailure ring_failure)
+                                   EventLoop* loop, RingFailure ring_failure,
+                                   const RingTuning& tuning)
     : layout_(std::move(layout)),
+      generation_(generation),
       ring_failure_(std::move(ring_failure)),
       left_handler_(this, Side::kLeft),
       right_handler_(this, Side::kRight),
       left_(std::make_unique<Link>(loop, UniqueFd(sockets.left), generation, &left_handler_)),
       right_(std::make_unique<Link>(loop, UniqueFd(sockets.right), generation, &right_handler_)),
-      floods_seen_(layout_.nodes.size(), 0) {}
+      floods_seen_(layout_.nodes.size(), 0) {
+  if (tuning.measures) {
+    BeginTuning(tuning);
+  } else {
+    table_ = ChooseTable(layout_.node_count(), tuning.costs ? *tuning.costs : RingCosts{});
+  }
+}
 
 RingCommunicator::~RingCommunicator() {
   for (const OperationPtr& operation : running_) right_->DropData(operation->id);
   right_.reset();
   left_.reset();
+}
+
+void RingCommunicator::BeginTuning(const RingTuning& tuning) {
+  leaders_ = layout_;
+  leaders_.members.clear();
+  for (int node = 0; node < leaders_.node_count(); ++node) {
+    leaders_.nodes[node].first_rank = node;
+    leaders_.nodes[node].rank_count = 1;
+  }
+  tuner_ = std::make_unique<RingTuner>(
+      layout_.node_count(), layout_.node_index == 0, tuning.gather_bytes,
+      [this](std::shared_ptr<const Collective> collective, Done done) {
+        Start({wire::kTuningChannel, ++tuning_sequence_}, std::move(collective),
+              [this, done = std::move(done)](const Outcome& outcome) {
+                if (!outcome.ok() && !broken_.has_value()) BreakRing(outcome);
+                done(outcome);
+              });
+      },
+      [] { return static_cast<double>(absl::GetCurrentTimeNanos()) / 1e3; },
+      [this, tuning](const RingCosts& costs) {
+        if (tuning.costs != nullptr) *tuning.costs = costs;
+        table_ = ChooseTable(layout_.node_count(), costs);
+        GetLogger("collectives")
+            ->info(
+                "ring measured job={} generation={} nodes={} step_us={:.0f} gbit={:.2f} "
+                "gather_bytes={}{}",
+                tuning.job, generation_, layout_.node_count(), costs.step_us,
+                costs.bytes_per_us * 8 / 1e3, table_->gather_bytes,
+                costs.gather_bytes >= 0 ? " (set)" : "");
+      });
+  tuner_->Begin();
 }
 
 void RingCommunicator::Start(OperationKey key, std::shared_ptr<const Collective> collective,
@@ -87,12 +128,20 @@ bool RingCommunicator::Progress() {
 
 bool RingCommunicator::Activate() {
   const std::vector<uint64_t> numbers = std::exchange(channels_to_activate_, {});
+  bool has_worked = false;
   for (const uint64_t number : numbers) {
+    const bool is_tuning = number == wire::kTuningChannel;
+    if (!is_tuning && !table_.has_value()) {
+      channels_to_activate_.push_back(number);
+      continue;
+    }
+    has_worked = true;
     RingChannel& channel = channels_[number];
     while (channel.MayActivate()) {
       const OperationPtr operation = channel.queued.front();
       absl::StatusOr<std::unique_ptr<RingAlgorithm>> algorithm =
-          MakeRingAlgorithm(layout_, *operation->collective, &scratch_);
+          MakeRingAlgorithm(is_tuning ? leaders_ : layout_, *operation->collective,
+                            table_.value_or(RingTable{}), &scratch_);
       if (!algorithm.ok()) {
         Outcome outcome;
         outcome.code = arena::Code::kInvalidArgument;
@@ -107,7 +156,7 @@ bool RingCommunicator::Activate() {
       running_by_id_[operation->id] = operation.get();
     }
   }
-  return !numbers.empty();
+  return has_worked;
 }
 
 bool RingCommunicator::PrepareSome() {
@@ -284,9 +333,10 @@ Communicator::Counters RingCommunicator::counters() const {
 
 std::unique_ptr<Communicator> MakeRingCommunicator(GroupLayout layout, uint64_t generation,
                                                    RingSockets sockets, EventLoop* loop,
-                                                   RingFailure ring_failure) {
+                                                   RingFailure ring_failure,
+                                                   const RingTuning& tuning) {
   return std::make_unique<RingCommunicator>(std::move(layout), generation, sockets, loop,
-                                            std::move(ring_failure));
+                                            std::move(ring_failure), tuning);
 }
 
 }  // namespace ringd::daemon

@@ -22,6 +22,7 @@
 #include "daemon/collectives/ring/channel.h"
 #include "daemon/collectives/ring/failure.h"
 #include "daemon/collectives/ring/ring.h"
+#include "daemon/collectives/ring/tuner.h"
 #include "daemon/transport/link.h"
 
 namespace ringd::daemon {
@@ -29,7 +30,7 @@ namespace ringd::daemon {
 class RingCommunicator : public Communicator {
  public:
   RingCommunicator(GroupLayout layout, uint64_t generation, RingSockets sockets, EventLoop* loop,
-                   RingFailure ring_failure);
+                   RingFailure ring_failure, const RingTuning& tuning);
   ~RingCommunicator() override;
 
   void Start(OperationKey key, std::shared_ptr<const Collective> collective, Done done) override;
@@ -60,6 +61,9 @@ class RingCommunicator : public Communicator {
     RingCommunicator* const owner;
     const Side side;
   };
+
+  // Start while the ring has no table runs nothing but the tuner's operations.
+  void BeginTuning(const RingTuning& tuning);
 
   // Operations.
   bool Activate();
@@ -117,6 +121,8 @@ class RingCommunicator : public Communicator {
   absl::Status NoteEarlyText(size_t bytes);
 
   const GroupLayout layout_;
+  const uint64_t generation_;
+  GroupLayout leaders_;  // The nodes with one rank each.
   const RingFailure ring_failure_;
   PeerFailure peer_failure_;
   NoteHandler note_;
@@ -134,6 +140,9 @@ class RingCommunicator : public Communicator {
   std::vector<uint64_t> channels_to_activate_;
   uint64_t last_id_ = 0;
   RingScratch scratch_;
+  std::unique_ptr<RingTuner> tuner_;
+  std::optional<RingTable> table_;  // Before it is there, the tuner's operations run alone.
+  uint64_t tuning_sequence_ = 0;
 
   // What we have sent, and keep, ahead of READY.
   uint64_t eager_bytes_ = 0;

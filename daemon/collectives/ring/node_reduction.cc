@@ -30,6 +30,14 @@ NodeReduction::NodeReduction(const Collective& collective, RingScratch* scratch)
   has_plain_inputs_ = first_.prescale == 1.0;
 }
 
+bool NodeReduction::AddsWholeSums(const GroupLayout& layout, const Collective& collective) {
+  const bool is_short_float =
+      collective.dtype == DType::kFloat16 || collective.dtype == DType::kBFloat16;
+  if (!is_short_float || collective.scaling.prescale * EarlyFactor(collective) != 1.0) return true;
+  return std::all_of(layout.nodes.begin(), layout.nodes.end(),
+                     [](const GroupLayout::Node& node) { return node.rank_count == 1; });
+}
+
 void NodeReduction::SumInputs(uint64_t begin, uint32_t bytes, std::byte* to) {
   const size_t rank_count = collective_.ranks.size();
   for (size_t first = 0; first < rank_count; first += kMaxReduceBuffers) {
@@ -53,15 +61,21 @@ void NodeReduction::AddLast(const std::byte* partial, uint64_t begin, uint32_t b
   Combine(partial, begin, bytes, outputs, last_);
 }
 
+void NodeReduction::AddSums(const std::vector<const void*>& sums, uint32_t bytes,
+                            const std::vector<std::byte*>& outputs) {
+  Run(sums, outputs, bytes, last_);
+}
+
 void NodeReduction::Combine(const std::byte* partial, uint64_t begin, uint32_t bytes,
                             const std::vector<std::byte*>& outputs, const Scaling& scaling) {
-  std::vector<const void*> inputs = {partial};
+  std::vector<const void*> inputs;
   if (has_plain_inputs_ && collective_.ranks.size() < kMaxReduceBuffers) {
     for (const RankBuffer& rank : collective_.ranks) inputs.push_back(rank.input + begin);
   } else {
     SumInputs(begin, bytes, scratch_->local.get());
     inputs.push_back(scratch_->local.get());
   }
+  inputs.push_back(partial);
   Run(inputs, outputs, bytes, scaling);
 }
 

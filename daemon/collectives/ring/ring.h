@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "daemon/collectives/communicator.h"
 #include "daemon/transport/data_port.h"
@@ -24,11 +25,28 @@ namespace ringd::daemon {
 // the same: the owner knows whether that was due.
 using RingFailure = std::function<void(const Outcome&)>;
 
+// What is known of the links between a job's nodes, the same on all of them. A step from node to
+// node takes step_us + bytes / bytes_per_us.
+struct RingCosts {
+  double step_us = 0;
+  double bytes_per_us = 0;    // 0: nothing is known.
+  int64_t gather_bytes = -1;  // >= 0: RingTable::gather_bytes, whatever the costs.
+};
+
+// How operations find their way.
+struct RingTuning {
+  std::string job;        // For the log.
+  bool measures = false;  // All nodes alike: before its first operation the ring writes `costs`.
+  std::shared_ptr<RingCosts> costs;  // Null: nothing is known.
+  int64_t gather_bytes = -1;  // Where it measures: the first node's are written to RingCosts.
+};
+
 // Takes over the sockets (DataPort::OpenRing). Completion order: an operation completes on a node
 // only after both neighbours have started it with the same signature.
 //
 // Bits: equal on all ranks, and from run to run for an equal layout. Order of summation of an
-// element: nodes in ring order from the owner of its segment on, each node's ranks in rank order.
+// element: the sums of the nodes (their ranks in rank order), in ring order from the owner of its
+// segment on; whichever way it takes.
 // 16-bit floats: f32 on the node, rounded once a hop; averages of float16 are scaled by a power of
 // two before the sum, so that it can't overflow, and divided at the end.
 //
@@ -41,7 +59,8 @@ using RingFailure = std::function<void(const Outcome&)>;
 // communicator.
 std::unique_ptr<Communicator> MakeRingCommunicator(GroupLayout layout, uint64_t generation,
                                                    RingSockets sockets, EventLoop* loop,
-                                                   RingFailure ring_failure = nullptr);
+                                                   RingFailure ring_failure = nullptr,
+                                                   const RingTuning& tuning = {});
 
 }  // namespace ringd::daemon
 

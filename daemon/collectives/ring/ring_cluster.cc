@@ -25,7 +25,8 @@ std::vector<GroupLayout> MakeLayouts(const std::vector<int>& ranks) {
   return layouts;
 }
 
-RingCluster::RingCluster(std::vector<GroupLayout> layouts)
+RingCluster::RingCluster(std::vector<GroupLayout> layouts,
+                         const std::function<RingTuning(int)>& tuning_of)
     : layouts_(std::move(layouts)), ring_failures_(layouts_.size()) {
   const int count = node_count();
   for (int node = 0; node < count; ++node) {
@@ -41,10 +42,12 @@ RingCluster::RingCluster(std::vector<GroupLayout> layouts)
     options.node_index = node;
     options.node_count = count;
     options.right_address = absl::StrCat("127.0.0.1:", ports_[(node + 1) % count]->port());
-    ports_[node]->OpenRing(options, [this, node, &formed](absl::StatusOr<RingSockets> sockets) {
+    ports_[node]->OpenRing(options, [this, node, &formed, tuning = tuning_of(node)](
+                                        absl::StatusOr<RingSockets> sockets) {
       communicators_[node] = MakeRingCommunicator(
           layouts_[node], kGeneration, sockets.value(), &loop_,
-          [this, node](const Outcome& outcome) { ring_failures_[node].push_back(outcome); });
+          [this, node](const Outcome& outcome) { ring_failures_[node].push_back(outcome); },
+          tuning);
       ++formed;
     });
   }

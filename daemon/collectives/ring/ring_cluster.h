@@ -2,7 +2,9 @@
 #ifndef RINGD_DAEMON_COLLECTIVES_RING_RING_CLUSTER_H_
 #define RINGD_DAEMON_COLLECTIVES_RING_RING_CLUSTER_H_
 
+#include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "daemon/collectives/conformance.h"
@@ -18,7 +20,10 @@ std::vector<GroupLayout> MakeLayouts(const std::vector<int>& ranks);
 // Thread-bound.
 class RingCluster : public Cluster {
  public:
-  explicit RingCluster(std::vector<GroupLayout> layouts);
+  explicit RingCluster(std::vector<GroupLayout> layouts, const RingTuning& tuning = {})
+      : RingCluster(std::move(layouts), [tuning](int) { return tuning; }) {}
+  // By node.
+  RingCluster(std::vector<GroupLayout> layouts, const std::function<RingTuning(int)>& tuning_of);
   ~RingCluster() override;
 
   const GroupLayout& layout(int node) const override { return layouts_[node]; }

@@ -13,11 +13,21 @@ std::unique_ptr<Cluster> MakeRing(const std::vector<GroupLayout>& layouts) {
   return std::make_unique<RingCluster>(layouts);
 }
 
-INSTANTIATE_TEST_SUITE_P(Ring, CommunicatorConformanceTest,
-                         testing::Values(Shape{"2 nodes of 1 rank", {1, 1}, MakeRing},
-                                         Shape{"2 nodes of 2 ranks", {2, 2}, MakeRing},
-                                         Shape{"3 nodes of 1 rank", {1, 1, 1}, MakeRing},
-                                         Shape{"4 nodes, uneven", {1, 2, 3, 1}, MakeRing}));
+std::unique_ptr<Cluster> MakeGathering(const std::vector<GroupLayout>& layouts) {
+  return std::make_unique<RingCluster>(
+      layouts, RingTuning{.costs = std::make_shared<RingCosts>(RingCosts{.gather_bytes = 65536})});
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Ring, CommunicatorConformanceTest,
+    testing::Values(Shape{"2 nodes of 1 rank", {1, 1}, MakeRing},
+                    Shape{"2 nodes of 2 ranks", {2, 2}, MakeRing},
+                    Shape{"3 nodes of 1 rank", {1, 1, 1}, MakeRing},
+                    Shape{"4 nodes, uneven", {1, 2, 3, 1}, MakeRing},
+                    Shape{"2 nodes, small ones gathered", {1, 1}, MakeGathering},
+                    Shape{"2 nodes of 2 ranks, small ones gathered", {2, 2}, MakeGathering},
+                    Shape{"3 nodes, small ones gathered", {1, 2, 1}, MakeGathering},
+                    Shape{"4 nodes, small ones gathered", {1, 1, 1, 1}, MakeGathering}));
 
 }  // namespace
 }  // namespace ringd::daemon

@@ -12,6 +12,7 @@
 
 #include "common/sync/mutex.h"
 #include "daemon/collectives/loopback.h"
+#include "daemon/collectives/ring/ring.h"
 #include "daemon/engine/engine_impl.h"
 #include "daemon/engine/testing/fake_client.h"
 
@@ -24,7 +25,7 @@ class TestNode {
   explicit TestNode(int size) {
     EngineImpl::Options options;
     options.make_communicator = [](const JobGeneration& generation, RingSockets, EventLoop*,
-                                   const std::function<void(const Outcome&)>&) {
+                                   const RingFailure&, const RingTuning&) {
       return MakeLoopbackCommunicator(generation.layout);
     };
     engine_ = *EngineImpl::Create(std::move(options));

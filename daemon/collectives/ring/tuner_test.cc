@@ -1,0 +1,140 @@
+// The choice between ways, by hand; the measurement on rings of real sockets.
+#include "daemon/collectives/ring/tuner.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "daemon/collectives/ring/ring_cluster.h"
+
+namespace ringd::daemon {
+namespace {
+
+TEST(RingTunerTest, FitCosts_TimesOfAKnownRing_GivesItsCosts) {
+  // 50 us a step and 100 bytes a us, 4 nodes: 3 steps; 6 steps and 6/4 of 200,000 bytes.
+  const RingCosts costs = FitCosts(4, 150, 200'000, 300 + 3000);
+  EXPECT_DOUBLE_EQ(costs.step_us, 50);
+  EXPECT_DOUBLE_EQ(costs.bytes_per_us, 100);
+}
+
+TEST(RingTunerTest, FitCosts_AllreduceWithinTheSteps_StaysFinite) {
+  const RingCosts costs = FitCosts(2, 1000, 1000, 1500);
+  EXPECT_GT(costs.bytes_per_us, 0);
+  EXPECT_LE(costs.bytes_per_us, 1000);
+}
+
+TEST(RingTunerTest, ChooseTable_IsWhereBothWaysCostTheSame) {
+  // 4 nodes: 3 (50 + S / 100) = 6 (50 + S / 400) where S = 10,000.
+  EXPECT_EQ(ChooseTable(4, {50, 100}).gather_bytes, 10'000u);
+  // Two nodes send the same bytes by both: as far as the work in memory allows.
+  EXPECT_EQ(ChooseTable(2, {50, 100}).gather_bytes, 64u << 10);
+  EXPECT_EQ(ChooseTable(3, {500, 1000}).gather_bytes, 64u << 10);
+}
+
+TEST(RingTunerTest, ChooseTable_NothingKnown_GathersNothing) {
+  EXPECT_EQ(ChooseTable(2, {}).gather_bytes, 0u);
+}
+
+TEST(RingTunerTest, ChooseTable_SetByConfiguration_IsThat) {
+  EXPECT_EQ(ChooseTable(4, {.step_us = 50, .bytes_per_us = 100, .gather_bytes = 0}).gather_bytes,
+            0u);
+  EXPECT_EQ(ChooseTable(4, {.gather_bytes = 3000}).gather_bytes, 3000u);
+}
+
+TEST(RingTunerTest, ChooseTable_NonsenseFromThePeer_StaysInRange) {
+  EXPECT_EQ(ChooseTable(4, {std::nan(""), 100}).gather_bytes, 0u);
+  EXPECT_EQ(ChooseTable(4, {-50, 100}).gather_bytes, 0u);
+  EXPECT_EQ(ChooseTable(4, {HUGE_VAL, HUGE_VAL}).gather_bytes, 64u << 10);
+  EXPECT_EQ(ChooseTable(4, {50, std::nan("")}).gather_bytes, 0u);
+}
+
+class RingTuningTest : public testing::Test {
+ protected:
+  // Bytes that the node has sent for an allreduce of `count` floats, of which each rank gives ones.
+  uint64_t Allreduce(RingCluster* cluster, uint64_t count) {
+    const int nodes = cluster->node_count();
+    const uint64_t before = cluster->communicator(0)->counters().bytes_sent;
+    std::vector<std::vector<float>> tensors(cluster->layout(0).size(),
+                                            std::vector<float>(count, 1.0f));
+    int finished = 0;
+    ++sequence_;
+    for (int node = 0; node < nodes; ++node) {
+      auto collective = std::make_shared<Collective>();
+      collective->operation = Operation::kAllreduce;
+      collective->dtype = DType::kFloat32;
+      collective->reduction = Reduction::kSum;
+      collective->count = count;
+      const GroupLayout& layout = cluster->layout(node);
+      for (int i = 0; i < layout.local_count(); ++i) {
+        auto* const data =
+            reinterpret_cast<std::byte*>(tensors[layout.first_local_rank() + i].data());
+        collective->ranks.push_back({data, data});
+      }
+      cluster->communicator(node)->Start({0, sequence_}, collective,
+                                         [&finished](const Outcome& outcome) {
+                                           EXPECT_TRUE(outcome.ok()) << outcome.message;
+                                           ++finished;
+                                         });
+    }
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (finished < nodes && std::chrono::steady_clock::now() < end) cluster->Drive();
+    EXPECT_EQ(finished, nodes);
+    for (const auto& tensor : tensors) {
+      EXPECT_EQ(tensor, std::vector<float>(count, static_cast<float>(tensors.size())));
+    }
+    return cluster->communicator(0)->counters().bytes_sent - before;
+  }
+
+  uint64_t sequence_ = 0;
+};
+
+TEST_F(RingTuningTest, FirstNodesTable_DecidesOnAllNodes) {
+  for (const std::vector<int>& ranks : {std::vector<int>{1, 1}, {2, 1}, {1, 2, 1}, {1, 1, 1, 1}}) {
+    const auto n = static_cast<uint64_t>(ranks.size());
+    for (const int64_t gather_bytes : {0, 4000}) {
+      sequence_ = 0;
+      const auto costs = std::make_shared<RingCosts>();
+      RingCluster cluster(MakeLayouts(ranks),
+                          {.measures = true, .costs = costs, .gather_bytes = gather_bytes});
+      Allreduce(&cluster, 12);  // The measurement is over.
+      EXPECT_EQ(costs->gather_bytes, gather_bytes);
+      const uint64_t small = gather_bytes == 0 ? 2 * (n - 1) * 4000 / n : (n - 1) * 4000;
+      EXPECT_NEAR(static_cast<double>(Allreduce(&cluster, 1000)), static_cast<double>(small), 8);
+      EXPECT_EQ(Allreduce(&cluster, 1200), 2 * (n - 1) * 4800 / n);
+    }
+  }
+}
+
+TEST_F(RingTuningTest, OthersConfiguration_DoesNotCount) {
+  RingCluster cluster(MakeLayouts({1, 1, 1}), [](int node) {
+    return RingTuning{.measures = true, .gather_bytes = node == 0 ? 0 : 4000};
+  });
+  Allreduce(&cluster, 12);
+  EXPECT_EQ(Allreduce(&cluster, 900), 2 * 2 * 3600u / 3);
+}
+
+TEST_F(RingTuningTest, RingOfAGroup_TakesTheCostsOfTheJobs) {
+  const auto costs = std::make_shared<RingCosts>();
+  costs->step_us = 50;
+  costs->bytes_per_us = 100;  // 4 nodes: up to 10,000 bytes.
+  RingCluster cluster(MakeLayouts({1, 1, 1, 1}), {.costs = costs});
+  EXPECT_EQ(Allreduce(&cluster, 2500), 3 * 10'000u);
+  EXPECT_EQ(Allreduce(&cluster, 2504), 2 * 3 * 10'016u / 4);
+}
+
+TEST_F(RingTuningTest, MeasuredTable_WorksForEverySize) {
+  for (const std::vector<int>& ranks : {std::vector<int>{1, 1}, {2, 1, 1}}) {
+    sequence_ = 0;
+    RingCluster cluster(MakeLayouts(ranks), {.measures = true});
+    for (const uint64_t count : {1u, 1000u, 16'384u, 16'385u, 100'000u, 0u}) {
+      Allreduce(&cluster, count);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ringd::daemon
