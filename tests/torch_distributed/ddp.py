@@ -97,6 +97,34 @@ def check_options(checks, rank, size):
         same(checks, model.module, right, f"DDP {options}")
 
 
+def check_long_buckets(checks, rank, size):
+    """Those that are reduced in the arena; once the buckets are laid out anew, too."""
+
+    def make():
+        torch.manual_seed(3)
+        return nn.Sequential(nn.Linear(6, 300), nn.Tanh(), nn.Linear(300, 300), nn.Linear(300, 3))
+
+    right = make()
+    train(right, sgd(right), lambda step: batch(step, size))
+    for options in ({}, {"gradient_as_bucket_view": True}, {"find_unused_parameters": True}):
+        model = DistributedDataParallel(make(), bucket_cap_mb=0.2, **options)
+        train(model, sgd(model), rows_of(rank, size))
+        same(checks, model.module, right, f"long buckets, DDP {options}")
+    seen = []
+
+    def reduce(parameter):
+        work = dist.all_reduce(parameter.grad, async_op=True)
+        result = work.get_future().wait()[0]
+        seen.append((result, parameter.grad))
+
+    leaf = torch.zeros(50_000, requires_grad=True)
+    leaf.register_post_accumulate_grad_hook(reduce)
+    (leaf * (rank + 1)).sum().backward()
+    right = torch.full((50_000,), size * (size + 1) / 2)
+    for result in seen[0]:
+        checks.equal(result, right, "a hook of the user's: the tensor has the result, too")
+
+
 def check_initial_parameters(checks, rank, size):
     model = Net()
     with torch.no_grad():
@@ -223,6 +251,7 @@ def check_buffers(checks, rank, size):
 
 CHECKS = [
     check_options,
+    check_long_buckets,
     check_initial_parameters,
     check_unused,
     check_no_sync,

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ._buckets import Places
 from ._channel import CPP_HOLDS_WORKS, Channel
 from ._work import Completer, RingdWork, micros
 
@@ -37,6 +38,7 @@ class GroupBase(dist.ProcessGroup):
         self._channel = channel
         self._store = store
         self._completer = Completer(blocking_futures)
+        self._places = Places()
         self._coalesced: list[RingdWork] | None = None
         self._timeout_us = micros(timeout, -1)
         self._name = ""

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from ..._types import UINT8, Operation, ReduceOp
-from . import _memory, _sparse, _uneven
+from . import _buckets, _memory, _sparse, _uneven
 from ._base import Finish, GroupBase
 from ._channel import HAS_GROUPS, RECV, SEND, counts_of, even_counts
 from ._work import RingdWork
@@ -101,8 +101,19 @@ class RingdProcessGroup(GroupBase):
         tensor = _one(tensors, "allreduce")
         if tensor.is_sparse:
             return _sparse.allreduce(self, tensor, opts)
+        if self._channel.size > 1 and _buckets.is_bucket(tensor):
+            place = self._places.place_of(tensor)
+            if place is not None:
+                return self._reduce_bucket(tensor, place, opts)
         handle, finish, memory = self._reduce_in_place(tensor, opts)
         return self._work([handle], [finish], memory, [tensor], opts, tensor.nbytes)
+
+    def _reduce_bucket(self, bucket: torch.Tensor, place: torch.Tensor, options: Any) -> RingdWork:
+        reduction = _reduction(options, bucket.dtype)
+        handle = _buckets.submit(self._channel, bucket, place, reduction)
+        limit_us = self._limit_us(options)
+        rest = ([handle], (), place, [place], limit_us, self._completer, False)
+        return self._hold(_buckets.BucketWork(bucket, *rest))
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> RingdWork:
         """allreduce of each tensor."""

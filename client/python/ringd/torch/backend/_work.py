@@ -76,6 +76,10 @@ class RingdWork(dist.Work):
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Blocks until it is over. Raises what went wrong, as often as it is called."""
+        return self.await_result(timeout)
+
+    def await_result(self, timeout: timedelta | None = None) -> bool:
+        """wait(), for the sake of what the future has."""
         self.was_asked = True
         if not self._over:
             limit_us = self._timeout_us if timeout is None else micros(timeout, self._timeout_us)
@@ -176,7 +180,7 @@ class RingdWork(dist.Work):
     # DistributedDataParallel dies of a future with an exception that set_exception() put there; one
     # that a callback raised is fine.
     def _value(self, _: Any) -> Any:
-        self.wait()
+        self.await_result()
         return self._outputs
 
 
@@ -265,5 +269,5 @@ def _run(waiting: queue.SimpleQueue[Any]) -> None:
 def _complete(work: RingdWork, future: torch.futures.Future) -> None:
     # What went wrong is found by the future's first callback, which waits too.
     with contextlib.suppress(Exception):
-        work.wait()
+        work.await_result()
     future.set_result(None)
