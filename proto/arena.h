@@ -174,7 +174,7 @@ enum class Code : uint32_t {
   kDeadlineExceeded = 5,
   kNotInitialized = 6,
   kForked = 7,
-  kInterrupted = 8,
+  kInterrupted = 8,  // Of a wait, not of an operation, as is kDeadlineExceeded.
   kResourceExhausted = 9,
   kUnavailable = 10,
   kInternal = 11,
@@ -187,11 +187,13 @@ struct Slot {
       word;  // Daemon, seq_cst: number of the last finished operation. Shared futex.
   std::atomic<uint32_t>
       waiters;  // Client, seq_cst: > 0 while somebody sleeps on `word` (the daemon wakes then).
+                // Each thread counts 1, and kBlockedWaiter more if its wait has no time limit.
   std::atomic<uint32_t> code;  // Daemon, relaxed, before `word`: Code of that operation.
   std::atomic<uint32_t>
       error;  // Daemon, relaxed, before `word`: serial of its error record, 0 if none.
 };
 static_assert(sizeof(Slot) == 16);
+inline constexpr uint32_t kBlockedWaiter = 1 << 16;
 
 // What went wrong.
 struct ErrorDetails {
@@ -229,6 +231,8 @@ struct ArenaHeader {
   // Client's line.
   alignas(128) std::atomic<uint64_t> head;  // Client, seq_cst: descriptors published so far
                                             // (queue[i % slot_count]).
+  std::atomic<uint32_t> threads;  // Client, relaxed: threads of it that have submitted or slept in
+                                  // a slot, and still run.
 
   // Daemon's lines.
   alignas(128) std::atomic<uint64_t> tail;  // Daemon, release: descriptors copied so far.
@@ -242,8 +246,9 @@ struct ArenaHeader {
       incarnation;  // Daemon, release: changes with each daemon process that serves this arena.
   std::atomic<uint64_t> generation;  // Daemon, release: the job's current generation.
   std::atomic<uint64_t> sequence;    // Daemon, relaxed, before the client is welcomed and before it
-                                     // is told that a join is over: the number that this rank's
-                                     // clients have come to in group 0.
+                                     // is told that a join is over or that what waited has been
+                                     // withdrawn: the number that this rank's clients have come to
+                                     // in group 0.
 
   // Counters of this rank, for ringd.stats(). Daemon, relaxed.
   alignas(128) std::atomic<uint64_t> operations;

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -20,6 +21,8 @@ namespace {
 constexpr uint64_t kMinGrowBytes = 64u << 20;  // fallocate takes about 16 ms for it.
 constexpr uint64_t kGrowUnit = 2u << 20;       // A huge page, where the host gives them.
 constexpr size_t kInlineBatch = 8;             // Larger batches are prepared on the heap.
+
+std::atomic<uint64_t> last_id{0};
 
 bool Overlap(arena::Ref a, uint64_t a_bytes, arena::Ref b, uint64_t b_bytes) {
   return a < b + b_bytes && b < a + a_bytes;
@@ -38,7 +41,8 @@ int ArenaClient::Create(ArenaClientOptions options, std::unique_ptr<ArenaClient>
 }
 
 ArenaClient::ArenaClient(ArenaClientOptions options)
-    : info_(options.info),
+    : id_(++last_id),
+      info_(options.info),
       doorbell_(std::move(options.doorbell)),
       grow_(std::move(options.grow)),
       liveness_fd_(options.liveness_fd),
@@ -288,6 +292,7 @@ void ArenaClient::ReleaseHoldings(const Holdings& holdings) {
 
 int ArenaClient::SubmitPrepared(Prepared* prepared, size_t n, ringd_handle* handles) {
   if (const int code = CheckUsable(); code != RINGD_OK) return code;
+  CountThread();
   {
     std::lock_guard lock(submit_mu_);
     if (join_ != 0) return FailJoined();

@@ -65,6 +65,7 @@ class ArenaClient {
   int Run(const ringd_operation& operation, int64_t timeout_us, ringd_handle* handle);
   int Poll(ringd_handle handle);
   int Wait(ringd_handle handle, int64_t timeout_us);
+  static void SetSlicesOf(int64_t timeout_us);
   ringd_counters counters() const;
 
   int Join(int64_t timeout_us, int32_t* last_rank);
@@ -139,6 +140,8 @@ class ArenaClient {
   int BeginDirect(const ringd_operation& operation, bool wants_handle, ringd_handle* handle,
                   uint64_t* sequence);
   bool MayBeginDirectLocked();
+  // Of group 0; the daemon may have moved it on.
+  uint64_t NextSequenceLocked();
   // Whether n more handles can be had; one is kept for a pending operation without one.
   bool HasRoomLocked(size_t n) const;
   // The pending operation becomes a submission.
@@ -154,6 +157,8 @@ class ArenaClient {
 
   WaitResult Await(ringd_handle handle, int64_t timeout_us);
   WaitResult Sleep(ringd_handle handle, int64_t deadline_us);
+  // Counts the calling thread among those of ArenaHeader::threads, until it ends.
+  void CountThread();
   bool IsOver(ringd_handle handle) const;
   bool IsPeerGone();
   int Collect(ringd_handle handle, bool poisoned);
@@ -162,6 +167,7 @@ class ArenaClient {
   int ReportGone();
 
   // Constant after construction.
+  const uint64_t id_;  // Of all clients of this process.
   ringd_info info_;
   const UniqueFd doorbell_;
   const std::function<int(uint64_t, UniqueFd*, uint64_t*)> grow_;

@@ -31,7 +31,6 @@ bool IsNumbered(const arena::Descriptor& descriptor) {
 int ArenaClient::OpenDirectPath(UniqueFd segment) {
   const arena::ArenaHeader& header = memory_->header();
   incarnation_ = header.incarnation.load(std::memory_order_acquire);
-  sequence_ = header.sequence.load(std::memory_order_relaxed);
   return DirectPath::Create(std::move(segment), info_, &direct_);
 }
 
@@ -63,6 +62,7 @@ int ArenaClient::BeginDirect(const ringd_operation& operation, bool wants_handle
                              ringd_handle* handle, uint64_t* sequence) {
   if (operation.group != 0 || operation.name != nullptr) return RINGD_OK;
   bool rings = false;
+  CountThread();
   {
     std::lock_guard lock(submit_mu_);
     const bool is_known = direct_->IsLikeTheLast(operation);
@@ -73,7 +73,7 @@ int ArenaClient::BeginDirect(const ringd_operation& operation, bool wants_handle
     }
     if (join_ != 0 || !slots_.Has(1) || !MayBeginDirectLocked()) return RINGD_OK;
     if (!is_known) direct_->Learn(operation, bytes);
-    *sequence = ++sequence_;
+    *sequence = NextSequenceLocked();
     if (wants_handle) *handle = slots_.Acquire(Holdings{});
     direct_waiter_ = wants_handle ? nullptr : handle;
     rings = direct_->Publish(operation, *sequence, wants_handle ? *handle : 0);
@@ -98,6 +98,12 @@ bool ArenaClient::MayBeginDirectLocked() {
     return static_cast<int32_t>(word - Slots::NumberOf(handle)) >= 0;
   });
   return indirect_.empty() && direct_->MayPublish();
+}
+
+uint64_t ArenaClient::NextSequenceLocked() {
+  const uint64_t known = memory_->header().sequence.load(std::memory_order_relaxed);
+  sequence_ = std::max(sequence_, known) + 1;
+  return sequence_;
 }
 
 bool ArenaClient::HasRoomLocked(size_t n) const {
@@ -169,7 +175,7 @@ int ArenaClient::HandOverLocked() {
 void ArenaClient::NumberLocked(const Prepared& prepared, ringd_handle handle,
                                arena::Descriptor* descriptor) {
   if (!IsNumbered(*descriptor)) return;
-  if (arena::SequenceOf(*descriptor) == 0) arena::SetSequence(++sequence_, descriptor);
+  if (arena::SequenceOf(*descriptor) == 0) arena::SetSequence(NextSequenceLocked(), descriptor);
   if (!prepared.is_direct) return;
   indirect_.push_back(handle);
   direct_->ForgetSlots();

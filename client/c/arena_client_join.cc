@@ -24,8 +24,6 @@ int ArenaClient::Join(int64_t timeout_us, int32_t* last_rank) {
   std::memcpy(last_rank, memory_->Pointer(join_result_), sizeof(*last_rank));
   memory_->Release(join_result_);
   join_ = 0;
-  if (direct_ == nullptr || code != RINGD_OK) return code;
-  sequence_ = memory_->header().sequence.load(std::memory_order_relaxed);
   return code;
 }
 

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <mutex>
+#include <utility>
 
 #include "client/c/arena_client.h"
 #include "client/c/error.h"
@@ -16,8 +18,65 @@ namespace {
 
 constexpr int64_t kSliceMicros =
     100'000;  // Backstop of every sleep; the peer's life is checked as often.
+// A time limit as long as that guards against a hang: who sets it doesn't count on going on.
+constexpr int64_t kGuardMicros = 60'000'000;
+
+// A waiter's mark in a slot.
+class Mark {
+ public:
+  Mark() = default;
+  Mark(std::shared_ptr<ArenaMemory> memory, uint32_t slot, uint32_t count)
+      : memory_(std::move(memory)), slot_(slot), count_(count) {
+    memory_->slot(slot_).waiters.fetch_add(count_);
+  }
+  ~Mark() { Remove(); }
+  Mark(const Mark&) = delete;
+  Mark& operator=(Mark&& other) noexcept {
+    Remove();
+    memory_ = std::move(other.memory_);
+    slot_ = other.slot_;
+    count_ = other.count_;
+    return *this;
+  }
+  bool IsAt(const std::shared_ptr<ArenaMemory>& memory, uint32_t slot) const {
+    return memory_ == memory && slot_ == slot;
+  }
+
+ private:
+  void Remove() {
+    if (memory_ != nullptr && !IsForkedChild()) memory_->slot(slot_).waiters.fetch_sub(count_);
+    memory_ = nullptr;
+  }
+
+  std::shared_ptr<ArenaMemory> memory_;  // Null: none.
+  uint32_t slot_ = 0;
+  uint32_t count_ = 0;
+};
+
+// A wait in slices, as ringd_set_slices_of says. Its mark stays from one to the next.
+struct Slices {
+  int64_t timeout_us = 0;  // 0: no slices.
+  Mark mark;
+};
+
+// The client of which this thread counts as one that uses it.
+struct CountedThread {
+  std::weak_ptr<ArenaMemory> memory;
+  ~CountedThread() { Leave(); }
+  void Leave() {
+    if (IsForkedChild()) return;  // It has no arena.
+    if (const auto former = memory.lock()) former->header().threads.fetch_sub(1);
+  }
+};
+thread_local uint64_t counted_in = 0;
+thread_local Slices slices;
 
 }  // namespace
+
+void ArenaClient::SetSlicesOf(int64_t timeout_us) {
+  slices.timeout_us = timeout_us;
+  if (timeout_us == 0) slices.mark = Mark();
+}
 
 bool ArenaClient::IsOver(ringd_handle handle) const {
   return memory_->slot(Slots::SlotOf(handle)).word.load() == Slots::NumberOf(handle);
@@ -94,13 +153,26 @@ ArenaClient::WaitResult ArenaClient::Await(ringd_handle handle, int64_t timeout_
   return Sleep(handle, deadline_us);
 }
 
+void ArenaClient::CountThread() {
+  if (counted_in == id_) return;
+  thread_local CountedThread counted;
+  counted.Leave();
+  counted.memory = memory_;
+  counted_in = id_;
+  memory_->header().threads.fetch_add(1);
+}
+
 ArenaClient::WaitResult ArenaClient::Sleep(ringd_handle handle, int64_t deadline_us) {
   arena::Slot& slot = memory_->slot(Slots::SlotOf(handle));
-  struct Waiter {
-    explicit Waiter(std::atomic<uint32_t>& waiters) : waiters(waiters) { waiters.fetch_add(1); }
-    ~Waiter() { waiters.fetch_sub(1); }
-    std::atomic<uint32_t>& waiters;
-  } const waiter(slot.waiters);
+  CountThread();
+  const bool is_slice = slices.timeout_us != 0;
+  const int64_t limit_us = is_slice ? slices.timeout_us : deadline_us - MonotonicMicros();
+  const bool is_blocked = limit_us < 0 || limit_us > kGuardMicros;
+  Mark own;
+  Mark& mark = is_slice ? slices.mark : own;
+  if (!mark.IsAt(memory_, Slots::SlotOf(handle))) {
+    mark = Mark(memory_, Slots::SlotOf(handle), is_blocked ? arena::kBlockedWaiter + 1 : 1);
+  }
 
   FutexResult woken = FutexResult::kWoken;
   while (true) {

@@ -361,6 +361,10 @@ int ringd_plan_wait(ringd_plan plan, int64_t timeout_us) {
   return found != nullptr ? found->Wait(timeout_us) : Call::code();
 }
 
+void ringd_set_slices_of(int64_t timeout_us) {
+  ringd::client::ArenaClient::SetSlicesOf(timeout_us);
+}
+
 int ringd_plan_unregister(ringd_plan plan) {
   const Call client;
   return client ? client->UnregisterPlan(plan) : Call::code();

@@ -143,6 +143,11 @@ RINGD_API int ringd_poll(ringd_handle handle);
 // handler ran and RINGD_DEADLINE_EXCEEDED after timeout_us (< 0: none): the handle is still good
 // after these two.
 RINGD_API int ringd_wait(ringd_handle handle, int64_t timeout_us);
+// For callers that wait in slices, to look after signals in between: the waits of this thread that
+// follow are slices of one of timeout_us (< 0: without limit); 0: no longer. When the threads of
+// all ranks wait, without limit or for more than a minute, for operations that can't come about,
+// these fail with RINGD_MISMATCH.
+RINGD_API void ringd_set_slices_of(int64_t timeout_us);
 
 // Submits and waits. RINGD_OK or the operation's error: it is over, *handle is 0.
 // RINGD_INTERRUPTED, RINGD_DEADLINE_EXCEEDED: as of ringd_wait, which goes on with *handle. Less

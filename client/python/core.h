@@ -62,6 +62,10 @@ class OnlyEndingSignals {
 // exception set by a handler.
 template <typename Wait>
 int WaitInSlices(int64_t timeout_us, const Wait& wait) {
+  struct Slices {
+    explicit Slices(int64_t timeout_us) { ringd_set_slices_of(timeout_us); }
+    ~Slices() { ringd_set_slices_of(0); }
+  } const slices(timeout_us);
   while (true) {
     const int64_t slice_us =
         timeout_us >= 0 && timeout_us < kSliceMicros ? timeout_us : kSliceMicros;

@@ -25,8 +25,8 @@ constexpr int64_t kYieldUs = 150;
 constexpr int64_t kLongYieldUs = 50;
 constexpr uint32_t kBusyRoundsPerPoll =
     16;  // Rounds with work between two looks at the descriptors.
-constexpr int64_t kCheckIntervalUs = 1'000'000;  // Stalls.
-constexpr absl::Duration kBackstop = absl::Seconds(1);
+constexpr int64_t kCheckIntervalUs = 400'000;  // Stalls; deadlocks are seen at the second look.
+constexpr absl::Duration kBackstop = absl::Milliseconds(400);
 constexpr int64_t kLateDoorbellUs = 2'000;  // From a publication to its doorbell, at most.
 constexpr int64_t kStopUs = 2 * 1'000'000;  // For operations in flight to let go of their buffers.
 
@@ -127,6 +127,7 @@ void EngineImpl::Run() {
   while (!stopping_) {
     if (Work()) {
       last_work_us_ = MonotonicMicros();
+      if (last_work_us_ >= next_check_us_) CheckJobs(last_work_us_);
     } else {
       Idle();
     }
@@ -211,7 +212,10 @@ void EngineImpl::SetSleeping(bool sleeping) {
 
 void EngineImpl::CheckJobs(int64_t now_us) {
   next_check_us_ = now_us + kCheckIntervalUs;
-  for (auto& [name, job] : jobs_) job->CheckStalls(now_us);
+  for (auto& [name, job] : jobs_) {
+    job->CheckStalls(now_us);
+    job->CheckDeadlock();
+  }
 }
 
 void EngineImpl::Finish() {

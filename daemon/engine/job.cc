@@ -50,8 +50,10 @@ Job::Job(const JobGeneration& generation, std::unique_ptr<Communicator> communic
       events_(std::move(events)),
       ranks_(generation.layout.local_count()),
       messages_(generation.layout, MessagesHost()),
+      detector_(generation.layout.node_index, generation.layout.node_count()),
       next_stall_us_(generation.first_stall_us) {
   groups_[0] = MakeGroup(0, generation.layout, std::move(communicator), MakeSegment(generation));
+  job_group().set_probe_handler([this](const std::string& text) { return OnProbe(text); });
 }
 
 Job::~Job() {
@@ -161,6 +163,7 @@ void Job::Detach(int local_rank) {
   loop_->Unwatch(client->doorbell());
   if (client->pidfd() >= 0) loop_->Unwatch(client->pidfd());
   client->ForgetProcess();
+  past_activity_ += client->activity() + 1;
   detached_.push_back(std::move(client));
 }
 

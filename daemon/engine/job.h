@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "daemon/collectives/communicator.h"
 #include "daemon/engine/arena/client.h"
+#include "daemon/engine/deadlock/detector.h"
 #include "daemon/engine/engine.h"
 #include "daemon/engine/groups/group.h"
 #include "daemon/engine/groups/messages.h"
@@ -84,6 +86,8 @@ class Job {
   void CheckMemory();
   // Reports who waits for whom.
   void CheckStalls(int64_t now_us);
+  // To be called at regular intervals: fails what waits when no rank of the job can ever go on.
+  void CheckDeadlock();
 
  private:
   struct Rank {
@@ -122,6 +126,15 @@ class Job {
   // here.
   GroupLayout LayoutOf(const std::vector<uint64_t>& ranks, std::vector<int>* nodes) const;
   Messages::Host MessagesHost();
+
+  // Deadlocks (job_deadlock.cc).
+  Snapshot TakeSnapshot() const;
+  bool MayBeBlocked() const;
+  std::vector<ChannelKey> PendingChannels() const;
+  std::optional<ChannelState> StateOf(const ChannelKey& channel) const;
+  absl::Status OnProbe(const std::string& text);
+  void Act(const std::optional<Probe>& probe);
+  void Withdraw(const Probe& verdict);
   std::string StallReport(const Group& group, const Group::Stall& stall, int64_t now_us) const;
 
   const JobGeneration generation_;
@@ -135,6 +148,8 @@ class Job {
   std::map<uint32_t, Opening> opening_;
   uint32_t last_group_ = 0;  // That has done some work.
   Messages messages_;
+  DeadlockDetector detector_;
+  uint64_t past_activity_ = 0;  // Of clients that are gone.
   std::shared_ptr<const Outcome> failed_;
   bool removing_ = false;
   int64_t next_stall_us_ = 0;     // Age of the oldest operation at the next report.

@@ -31,9 +31,7 @@ Outcome ToOutcome(const Cause& cause) {
     case Cause::Kind::kPeerFailed:
       outcome.code = arena::Code::kPeerFailed;
       break;
-    case Cause::Kind::kInterrupted:
-      outcome.code = arena::Code::kInterrupted;
-      break;
+    case Cause::Kind::kInterrupted:  // Not the code of that name: it says that a wait may go on.
     case Cause::Kind::kUnavailable:
       outcome.code = arena::Code::kUnavailable;
       break;

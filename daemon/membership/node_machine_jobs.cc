@@ -213,7 +213,8 @@ Cause NodeMachine::StopCause(const Job& job) const {
           absl::StrCat("rank ", cause.failure.rank(), " (node ", cause.failure.node(), ") failed");
     }
   } else {
-    cause.message = !job.stop.reason().empty() ? job.stop.reason() : "the job was cancelled";
+    cause.message = "the job was cancelled";
+    if (!job.stop.reason().empty()) absl::StrAppend(&cause.message, ": ", job.stop.reason());
   }
   return cause;
 }

@@ -318,6 +318,29 @@ def test_a_killed_scheduler_disturbs_no_job(cluster, home):
     assert home.ringctl("wait", kept).returncode == 3
 
 
+CANCELLED = """
+import signal, time, ringd
+
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+ringd.init()
+print("ready", flush=True)
+if ringd.rank() == 0:
+    try:
+        ringd.barrier()
+    except ringd.RingdError as error:
+        print(f"told: {error}", flush=True)
+time.sleep(1)
+"""
+
+
+def test_cancel_says_why_to_a_rank_that_waits(home):
+    run = home.start("run", "-n", "2", *home.script(CANCELLED))
+    run.await_text("ready", times=2)
+    run.process.send_signal(signal.SIGTERM)
+    run.end(30)
+    assert "told: the job was cancelled: ringctl run received SIGTERM" in run.stdout, run.stdout
+
+
 def test_cancel_of_queued_and_running_jobs(cluster, home):
     running = cluster.submit("-n", 4, "--", "sleep", "60")
     cluster.await_state(running, ["running"])

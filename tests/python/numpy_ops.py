@@ -33,6 +33,10 @@ class Checks:
         assert (result == expected).all(), (what, result, expected)
         self.passed += 1
 
+    def true(self, condition, what):
+        assert condition, what
+        self.passed += 1
+
     def raises(self, kind, call, text, what):
         """An exception of that class, with that text in its message."""
         try:

@@ -26,6 +26,9 @@ class InvalidArgumentError(RingdError, ValueError):
 class MismatchError(RingdError):
     """Ranks called different things. The job goes on: later operations work.
 
+    Also raised by all ranks when each of them waits, without a time limit, in an operation that
+    others have not called: what they wait for has been withdrawn.
+
     Attributes:
         names: the operations or tensors concerned, where they have names.
         ranks: the two ranks that differ.

@@ -159,6 +159,12 @@ uint32_t ArenaView::SlotWord(uint32_t slot) const {
   return slots()[slot].word.load(std::memory_order_relaxed);
 }
 
+uint32_t ArenaView::threads() const { return header()->threads.load(std::memory_order_relaxed); }
+
+uint32_t ArenaView::BlockedThreads(uint32_t slot) const {
+  return slots()[slot].waiters.load(std::memory_order_relaxed) / arena::kBlockedWaiter;
+}
+
 uint32_t ArenaView::WriteError(const Outcome& outcome) {
   if (++error_serial_ == 0) ++error_serial_;
   arena::ErrorDetails details;

@@ -55,6 +55,10 @@ class ArenaView {
   // What the rank has come to in group 0: after a join, before its client is told.
   void SetSequence(uint64_t sequence);
   uint32_t SlotWord(uint32_t slot) const;
+  // Of the client: threads that have submitted or waited, and those that sleep in the slot without
+  // a time limit.
+  uint32_t threads() const;
+  uint32_t BlockedThreads(uint32_t slot) const;
 
   // Tells the slot: operation `number` is over. Writes an error record when it failed. REQUIRES:
   // slot < kSlotCount.

@@ -69,6 +69,8 @@ class Client {
 
   // Requests taken and not finished.
   size_t in_flight() const { return in_flight_; }
+  // Grows with every request that is taken or finished.
+  uint64_t activity() const { return 2 * tail_ - in_flight_; }
 
  private:
   absl::Status Take(const arena::Descriptor& descriptor, const Sink& sink);

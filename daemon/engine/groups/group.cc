@@ -28,6 +28,7 @@ Group::Group(uint32_t id, const GroupLayout& layout, std::vector<int> local_rank
   communicator_->set_peer_failure_handler(
       [this](OperationKey key, bool from, const Outcome& outcome) {
         // A named operation that is not started here yet fails when it is.
+        ++activity_;
         if (wire::ChannelPlan(key.channel) == wire::kNamed) return;
         book_.FailByPeer(key, from, outcome, &actions_);
         Perform();
@@ -62,6 +63,7 @@ absl::Status Group::Submit(int local_rank, RequestPtr request) {
 
 bool Group::Progress() {
   const std::vector<Note> notes = std::exchange(notes_, {});
+  for (const Note& note : notes) notes_underway_ += note.kind == Note::Kind::kProbe ? 0 : 1;
   for (std::string& text : EncodeNotes(notes, wire::kMaxTextBytes)) {
     communicator_->SendNote(std::move(text));
   }
@@ -70,14 +72,19 @@ bool Group::Progress() {
 
 absl::Status Group::OnNotes(const std::string& text) {
   RINGD_ASSIGN_OR_RETURN(std::vector<Note> notes, DecodeNotes(text));
-  for (Note& note : notes) {
-    if (note.IsOfNames()) {
-      RINGD_RETURN_IF_ERROR(names_.OnNote(std::move(note), &actions_));
-      if (names_.all_failed() != nullptr) FailJoin(*names_.all_failed());
-    } else {
-      RINGD_RETURN_IF_ERROR(OnJoinNote(std::move(note)));
-    }
+  for (Note& note : notes) RINGD_RETURN_IF_ERROR(OnNote(std::move(note)));
+  return absl::OkStatus();
+}
+
+absl::Status Group::OnNote(Note note) {
+  if (note.kind == Note::Kind::kProbe) {
+    return on_probe_ ? on_probe_(note.form) : absl::InvalidArgumentError("it sent a probe");
   }
+  ++activity_;
+  --notes_underway_;
+  if (!note.IsOfNames()) return OnJoinNote(std::move(note));
+  RINGD_RETURN_IF_ERROR(names_.OnNote(std::move(note), &actions_));
+  if (names_.all_failed() != nullptr) FailJoin(*names_.all_failed());
   return absl::OkStatus();
 }
 

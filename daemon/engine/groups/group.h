@@ -9,10 +9,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "daemon/collectives/communicator.h"
+#include "daemon/engine/deadlock/detector.h"
 #include "daemon/engine/groups/joins.h"
 #include "daemon/engine/names/name_book.h"
 #include "daemon/engine/names/notes.h"
@@ -32,6 +34,8 @@ class Group {
   // Gets the requests of a kGroupRegister or kGroupUnregister that is over; their clients have not
   // been told. Must not destroy this group.
   using OnGroups = std::function<void(std::vector<RequestPtr> requests, const Outcome& outcome)>;
+  // Gets the probes of the left neighbour. INVALID_ARGUMENT: nonsense.
+  using OnProbe = std::function<absl::Status(const std::string& probe)>;
 
   // An operation that waits, and whether for ranks of this node.
   struct Stall {
@@ -40,13 +44,15 @@ class Group {
   };
 
   // layout: in numbers of the group. local_ranks: of the job, of the group's ranks on this node.
-  // on_groups, segment: group 0 only. segment null: the job has none.
+  // on_groups, segment, set_probe_handler: group 0 only. segment null: the job has none.
   Group(uint32_t id, const GroupLayout& layout, std::vector<int> local_ranks,
         std::unique_ptr<Communicator> communicator, OnGroups on_groups,
         std::unique_ptr<SharedSegment> segment);
   ~Group();
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
+
+  void set_probe_handler(OnProbe on_probe) { on_probe_ = std::move(on_probe); }
 
   uint32_t id() const { return id_; }
   const GroupLayout& layout() const { return layout_; }
@@ -75,6 +81,20 @@ class Group {
   bool TakeDirect();
   bool LacksDirect() const;
 
+  // For the detection of deadlocks: group_deadlock.cc. Channels are those of this group.
+  void SendProbe(std::string probe);
+  // Requests that are not over.
+  void Visit(const RequestVisitor& visit) const;
+  std::optional<ChannelState> StateOf(uint64_t channel) const;
+  // Notes and failures that peers have sent; notes, but for probes, sent minus received.
+  uint64_t activity() const { return activity_; }
+  int64_t notes_underway() const;
+  // What waits in the channel fails, and its operations up to `newest` are over; carried out by
+  // CompleteWithdrawal.
+  void Withdraw(uint64_t channel, uint64_t newest, const Outcome& outcome);
+  // Tells the ranks, and aborts what this node has started.
+  void CompleteWithdrawal(const Outcome& outcome);
+
   // The oldest operation that has waited since before `before_us`.
   std::optional<Stall> FindStall(int64_t before_us) const;
 
@@ -96,6 +116,7 @@ class Group {
   void OnDone(OperationKey key, const Outcome& outcome);
   void AgreeOnPlan(const Request& request, const Outcome& outcome);
   absl::Status OnNotes(const std::string& text);
+  absl::Status OnNote(Note note);
 
   // Join: group_join.cc.
   void Join(int index, RequestPtr request);
@@ -113,6 +134,10 @@ class Group {
   std::unique_ptr<SharedSegment> segment_;
   OrderBook book_;
   std::vector<Note> notes_;  // For the right neighbour.
+  OnProbe on_probe_;
+  uint64_t activity_ = 0;
+  int64_t notes_underway_ = 0;
+  std::vector<uint64_t> withdrawn_;  // Channels.
   NameBook names_;
   Joins joins_;
   std::map<OperationKey, Started, KeyLess> started_;

@@ -29,6 +29,12 @@ class Joins {
   bool HasAllNodes() const {
     return std::find(nodes_.begin(), nodes_.end(), false) == nodes_.end();
   }
+  template <typename Visit>
+  void VisitRequests(const Visit& visit) const {
+    for (const RequestPtr& rank : ranks_) {
+      if (rank != nullptr) visit(*rank);
+    }
+  }
   // All that have joined; from now on nobody has.
   std::vector<RequestPtr> Take() {
     std::vector<RequestPtr> requests;

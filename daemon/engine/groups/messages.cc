@@ -127,7 +127,7 @@ void Messages::Meet(RequestPtr send, RequestPtr recv) {
 
 uint64_t Messages::Begin(std::vector<RequestPtr> requests) {
   const uint64_t id = ++last_id_;
-  started_[id] = {std::move(requests), MonotonicMicros()};
+  started_[id] = {std::move(requests), MonotonicMicros(), -1, {}};
   return id;
 }
 
@@ -164,7 +164,10 @@ void Messages::StartRemote(int node, OperationKey key, Waiting waiting) {
   std::vector<RequestPtr> requests;
   requests.push_back(std::move(waiting.request));
   const uint64_t id = Begin(std::move(requests));
-  started_[id].since_us = waiting.since_us;
+  Started& started = started_[id];
+  started.since_us = waiting.since_us;
+  started.node = node;
+  started.key = key;
   pairs_[node].communicator->Start(key, std::move(collective),
                                    [this, id](const Outcome& outcome) { Finish(id, outcome); });
 }
@@ -258,10 +261,7 @@ void Messages::EndRank(int local_rank, const Outcome& cause) {
 void Messages::FailAll(const Outcome& outcome) {
   if (failed_.has_value()) return;
   failed_ = outcome;
-  for (auto& [key, lane] : std::exchange(lanes_, {})) {
-    for (const Waiting& waiting : lane.sends) Tell(waiting.request, outcome);
-    for (const Waiting& waiting : lane.recvs) Tell(waiting.request, outcome);
-  }
+  WithdrawLocal(outcome);
   for (auto& [node, pair] : pairs_) {
     for (const auto& [key, waiting] : std::exchange(pair.queued, {})) {
       Tell(waiting.request, outcome);

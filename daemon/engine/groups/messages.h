@@ -16,6 +16,7 @@
 
 #include "absl/status/statusor.h"
 #include "daemon/collectives/communicator.h"
+#include "daemon/engine/deadlock/detector.h"
 #include "daemon/engine/order/request.h"
 
 namespace ringd::daemon {
@@ -59,6 +60,18 @@ class Messages {
 
   bool Poll();
   bool idle() const;
+
+  // For the detection of deadlocks. Whether all that there is waits for a rank that has not called;
+  // what is carried out, and connections that are being made, don't.
+  bool IsStuck() const;
+  void Visit(const RequestVisitor& visit) const;
+  // The channels between nodes in which something waits, and one of them; null: not of this node.
+  std::vector<ChannelKey> Pending() const;
+  std::optional<ChannelState> StateOf(const ChannelKey& channel) const;
+  // What waits fails, on all nodes alike. Between nodes: in that channel, whose messages up to
+  // `newest` are over.
+  void WithdrawLocal(const Outcome& outcome);
+  void Withdraw(const ChannelKey& channel, uint64_t newest, const Outcome& outcome);
   // "message (rank 0: recv float32[10] from rank 1) has waited 10 s: ...": the oldest that has
   // waited since before `before_us`, and since when.
   std::optional<std::pair<int64_t, std::string>> FindStall(int64_t before_us, int64_t now_us) const;
@@ -76,6 +89,8 @@ class Messages {
   struct Started {
     std::vector<RequestPtr> requests;
     int64_t since_us = 0;
+    int node = -1;     // The other one; -1: inside the node.
+    OperationKey key;  // With it.
   };
   // With another node.
   struct Pair {
@@ -99,6 +114,9 @@ class Messages {
   static void Tell(const RequestPtr& request, const Outcome& outcome);
 
   int NodeOf(int rank) const;
+  ChannelKey ChannelWith(int node, uint64_t id) const;
+  // The other node of the channel; -1: it isn't one of this node's.
+  int OtherNode(const ChannelKey& channel) const;
   bool IsFirst(int node) const { return layout_.node_index < node; }
 
   const GroupLayout layout_;

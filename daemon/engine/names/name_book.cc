@@ -242,6 +242,25 @@ void NameBook::FailAll(const Outcome& outcome, Actions* actions) {
   queues_.clear();
 }
 
+void NameBook::Visit(const RequestVisitor& visit) const {
+  for (const auto& [name, queue] : queues_) {
+    for (const Entry& entry : queue.entries) {
+      for (const RequestPtr& request : entry.requests) {
+        if (request != nullptr) visit({channel_, 0}, *request);
+      }
+    }
+  }
+}
+
+void NameBook::Withdraw(const Outcome& outcome, Actions* actions) {
+  const auto shared = std::make_shared<Outcome>(outcome);
+  for (auto& [name, queue] : queues_) {
+    for (Entry& entry : queue.entries) Fail(&entry, shared, actions);
+  }
+  queues_.clear();
+  if (order_.has_value()) order_->Withdraw();
+}
+
 std::optional<Waiting> NameBook::WaitingSince(int64_t before_us) const {
   const Queue* oldest = nullptr;
   const Entry* entry = nullptr;

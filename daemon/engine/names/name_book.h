@@ -55,6 +55,11 @@ class NameBook {
   // As of OrderBook. sequenced: operations that the rank has submitted elsewhere in the group.
   void EndRank(int local_rank, uint64_t sequenced, const Outcome& outcome, Actions* actions);
   void FailAll(const Outcome& outcome, Actions* actions);
+  // As of OrderBook.
+  void Visit(const RequestVisitor& visit) const;
+  void Withdraw(const Outcome& outcome, Actions* actions);
+  // The last one that has been ordered.
+  uint64_t last_sequence() const { return last_sequence_; }
   // Null: not yet.
   const Outcome* all_failed() const { return all_failed_.get(); }
   // Oldest first, at most one.

@@ -51,6 +51,11 @@ void NameOrder::Join(int node, std::vector<Note>* orders) {
   absl::erase_if(queues_, [](const auto& named) { return named.second.empty(); });
 }
 
+void NameOrder::Withdraw() {
+  queues_.clear();
+  pending_ = 0;
+}
+
 void NameOrder::Shorten(Queue* queue) {
   while (!queue->empty() && queue->front().report_count == node_count_) {
     queue->pop_front();

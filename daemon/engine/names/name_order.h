@@ -28,6 +28,8 @@ class NameOrder {
   absl::Status Take(const Note& note, std::vector<Note>* orders);
   // The node is ready for everything from now on and says nothing, until EndJoin.
   void Join(int node, std::vector<Note>* orders);
+  // Forgets what has been reported and not ordered.
+  void Withdraw();
   void EndJoin() { joined_.assign(joined_.size(), false); }
 
  private:

@@ -57,6 +57,8 @@ std::string EncodeNote(const Note& note) {
     Append(note.key.channel, &text);
     Append(note.key.sequence, &text);
     AppendText(note.form, &text);
+  } else if (note.kind == Note::Kind::kProbe) {
+    AppendText(note.form, &text);
   } else if (!note.IsOfNames()) {
     Append(note.rank, &text);
   }
@@ -80,6 +82,8 @@ absl::StatusOr<Note> TakeNote(absl::string_view* text) {
   if (note.kind == Note::Kind::kStarted) {
     RINGD_RETURN_IF_ERROR(Take(text, &note.key.channel));
     RINGD_RETURN_IF_ERROR(Take(text, &note.key.sequence));
+    RINGD_RETURN_IF_ERROR(TakeText(text, &note.form));
+  } else if (note.kind == Note::Kind::kProbe) {
     RINGD_RETURN_IF_ERROR(TakeText(text, &note.form));
   } else if (!note.IsOfNames()) {
     RINGD_RETURN_IF_ERROR(Take(text, &note.rank));

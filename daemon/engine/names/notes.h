@@ -29,8 +29,10 @@ struct Note {
     kStarted = 8,  // It has started operation `key`, of this form; for nodes that have joined.
     // From the first node to all others:
     kJoinOver = 9,  // All ranks have joined, `rank` as the last one.
+    // Round the ring, from the first node to itself:
+    kProbe = 10,  // `form`: a probe::v1::Probe.
   };
-  static constexpr Kind kLastKind = Kind::kJoinOver;
+  static constexpr Kind kLastKind = Kind::kProbe;
 
   Kind kind = Kind::kReady;
   uint16_t node = 0;

@@ -44,6 +44,8 @@ struct OrderBook::Channel {
   std::map<uint64_t, Entry> entries;  // By sequence.
   uint64_t failed_from = kNever;
   std::shared_ptr<const Outcome> failure;
+  uint64_t withdrawn_to = 0;  // What comes later of those has this outcome.
+  std::shared_ptr<const Outcome> withdrawal;
 
   // Position of each rank. Own sequence: operations submitted.
   std::vector<uint64_t> submitted;
@@ -87,6 +89,21 @@ struct OrderBook::Channel {
     const Step& step = steps[local_rank];
     const auto gap = std::find(step.done.begin(), step.done.end(), false) - step.done.begin();
     return edition_base + step.step * bucket_count + static_cast<uint64_t>(gap) + 1;
+  }
+  // Last sequence of what the rank has begun: of the step, for a plan.
+  uint64_t Begun(int local_rank) const {
+    if (!is_plan) return submitted[local_rank];
+    const Step& step = steps[local_rank];
+    return edition_base + (step.step + (step.count > 0 ? 1 : 0)) * bucket_count;
+  }
+  // The rank goes on after `newest`; what it has begun of a step it ends.
+  void SkipTo(int local_rank, uint64_t newest) {
+    if (!is_plan) {
+      submitted[local_rank] = std::max(submitted[local_rank], newest);
+    } else if (steps[local_rank].count == 0 && newest > edition_base) {
+      uint64_t& step = steps[local_rank].step;
+      step = std::max(step, (newest - edition_base) / bucket_count);
+    }
   }
 };
 
@@ -164,7 +181,7 @@ absl::Status OrderBook::NextSequence(Channel* channel, int local_rank, const Req
     uint64_t& submitted = channel->submitted[local_rank];
     const uint64_t due = submitted + 1;
     *sequence = request.sequence == 0 ? due : request.sequence;
-    if (request.direct) return absl::OkStatus();
+    if (request.direct || *sequence <= channel->withdrawn_to) return absl::OkStatus();
     if (*sequence < due || (*sequence > due && !may_skip_)) {
       return absl::FailedPreconditionError(
           absl::StrCat("operation s.", *sequence, " where s.", due, " was due"));
@@ -240,8 +257,9 @@ absl::Status OrderBook::Arrive(Channel* channel, uint64_t sequence, int local_ra
     return Replace(&entries[sequence], local_rank, std::move(request));
   }
   ++pending_;
-  if (sequence >= channel->failed_from) {
-    Answer(std::move(request), channel->failure, actions);
+  if (sequence >= channel->failed_from || sequence <= channel->withdrawn_to) {
+    const bool is_withdrawn = sequence <= channel->withdrawn_to;
+    Answer(std::move(request), is_withdrawn ? channel->withdrawal : channel->failure, actions);
     return absl::OkStatus();
   }
   Entry& entry = entries[sequence];
@@ -403,6 +421,7 @@ void OrderBook::FailByPeer(OperationKey key, bool from, const Outcome& outcome, 
   if (key.sequence <= channel.edition_base) return;
   if (from) return FailFrom(&channel, key.sequence, shared, actions);
   if (key.sequence < channel.base || key.sequence >= channel.failed_from) return;
+  if (key.sequence <= channel.withdrawn_to) return;
   if (key.sequence - channel.base >= kMaxEntries) return;
   FailEntry(&channel.entries[key.sequence], shared, actions);
   StartReady(&channel, actions);
@@ -412,6 +431,40 @@ void OrderBook::FailAll(const Outcome& outcome, Actions* actions) {
   if (all_failed_ != nullptr) return;
   all_failed_ = std::make_shared<Outcome>(outcome);
   for (auto& [id, channel] : channels_) FailFrom(channel.get(), 1, all_failed_, actions);
+}
+
+void OrderBook::Visit(const RequestVisitor& visit) const {
+  for (const auto& [id, channel] : channels_) {
+    for (const auto& [sequence, entry] : channel->entries) {
+      for (const RequestPtr& request : entry.requests) {
+        if (request != nullptr) visit({id, sequence}, *request);
+      }
+    }
+  }
+}
+
+std::optional<OrderBook::Reach> OrderBook::ReachOf(uint64_t id) const {
+  const auto found = channels_.find(id);
+  if (found == channels_.end() || !found->second->open) return std::nullopt;
+  const Channel& channel = *found->second;
+  Reach reach{channel.cursor, 0};
+  for (int rank = 0; rank < local_count_; ++rank) {
+    reach.newest = std::max(reach.newest, channel.Begun(rank));
+  }
+  return reach;
+}
+
+void OrderBook::Withdraw(uint64_t id, uint64_t newest, const Outcome& outcome, Actions* actions) {
+  const auto found = channels_.find(id);
+  if (found == channels_.end() || !found->second->open) return;
+  Channel& channel = *found->second;
+  const auto shared = std::make_shared<Outcome>(outcome);
+  for (auto& [sequence, entry] : channel.entries) FailEntry(&entry, shared, actions);
+  channel.entries.clear();
+  channel.withdrawn_to = newest;
+  channel.withdrawal = shared;
+  channel.base = channel.cursor = newest + 1;
+  for (int rank = 0; rank < local_count_; ++rank) channel.SkipTo(rank, newest);
 }
 
 std::vector<Waiting> OrderBook::WaitingSince(int64_t before_us, size_t limit) const {

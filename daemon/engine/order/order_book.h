@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -81,6 +82,18 @@ class OrderBook {
   void FailByPeer(OperationKey key, bool from, const Outcome& outcome, Actions* actions);
   // Everything pending and everything later. The first outcome stays.
   void FailAll(const Outcome& outcome, Actions* actions);
+
+  // Requests that wait for others.
+  void Visit(const RequestVisitor& visit) const;
+  // How far an open channel has come; null: there is no such one.
+  struct Reach {
+    uint64_t next = 1;    // The first operation that has not started.
+    uint64_t newest = 0;  // The last one of which a rank has submitted something.
+  };
+  std::optional<Reach> ReachOf(uint64_t channel) const;
+  // What waits in the channel fails, on all nodes alike, and its operations up to `newest` are over
+  // for all ranks: they go on from the same place. REQUIRES: nothing of it runs.
+  void Withdraw(uint64_t channel, uint64_t newest, const Outcome& outcome, Actions* actions);
 
   // What has waited since before `before_us`, oldest first in each channel, at most `limit`.
   std::vector<Waiting> WaitingSince(int64_t before_us, size_t limit) const;

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -63,6 +64,7 @@ struct Request {
 };
 
 using RequestPtr = std::unique_ptr<Request>;
+using RequestVisitor = std::function<void(OperationKey key, const Request& request)>;
 
 // "allreduce float32[10] sum", with root, scales, tag, name and call site where they matter.
 std::string DescribeRequest(const Request& request);

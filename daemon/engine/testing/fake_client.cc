@@ -183,6 +183,14 @@ FakeClient::Result FakeClient::Wait(Ticket ticket, int64_t timeout_us) {
   return ReadResult(place->code.load(), place->error.load());
 }
 
+FakeClient::Result FakeClient::Block(Ticket ticket, int64_t timeout_us) {
+  header()->threads.store(1);
+  slot(ticket.slot)->waiters.fetch_add(arena::kBlockedWaiter);
+  Result result = Wait(ticket, timeout_us);
+  slot(ticket.slot)->waiters.fetch_sub(arena::kBlockedWaiter);
+  return result;
+}
+
 FakeClient::Result FakeClient::PoisonResult() const {
   return ReadResult(header()->poison.load(), header()->poison_error.load());
 }

@@ -84,6 +84,8 @@ class FakeClient {
 
   // Sleeps until the operation is over or the arena is poisoned.
   Result Wait(Ticket ticket, int64_t timeout_us = 10'000'000);
+  // The same, as the client's only thread and without a time limit for the daemon to see.
+  Result Block(Ticket ticket, int64_t timeout_us = 10'000'000);
   Result Run(const arena::Descriptor& descriptor) { return Wait(Submit(descriptor)); }
   bool IsOver(Ticket ticket) const;
   // Futex waits that ran into their time limit although the operation was over: lost wake-ups.
