@@ -11,9 +11,11 @@
 
 #include "client/c/error.h"
 #include "client/c/plan.h"
+#include "client/c/signature.h"
 #include "client/c/standalone.h"
 #include "common/base/cpus.h"
 #include "common/base/futex.h"
+#include "proto/operations.h"
 
 namespace ringd::client {
 namespace {
@@ -26,6 +28,22 @@ std::atomic<uint64_t> last_id{0};
 
 bool Overlap(arena::Ref a, uint64_t a_bytes, arena::Ref b, uint64_t b_bytes) {
   return a < b + b_bytes && b < a + a_bytes;
+}
+
+// All or nothing: the signature of each operation is that of all, so that a rank which differs in
+// one differs in all. Not of messages, whose peers have other batches.
+void BindTogether(Prepared* prepared, size_t n) {
+  Hasher all;
+  size_t bound = 0;
+  for (size_t i = 0; i < n; ++i) {
+    if (IsMessage(prepared[i].descriptor.operation)) continue;
+    all.Add(prepared[i].descriptor.signature);
+    ++bound;
+  }
+  for (size_t i = 0; i < n && bound > 1; ++i) {
+    uint64_t& signature = prepared[i].descriptor.signature;
+    if (!IsMessage(prepared[i].descriptor.operation)) signature ^= all.Finish();
+  }
 }
 
 }  // namespace
@@ -162,6 +180,7 @@ int ArenaClient::SubmitBatch(const ringd_operation* operations, size_t n, ringd_
     code = Prepare(operations[done], &prepared[done]);
     if (code == RINGD_OK) ++done;
   }
+  BindTogether(prepared, done);
   if (code == RINGD_OK) code = SubmitPrepared(prepared, n, handles);
   if (code == RINGD_OK) return RINGD_OK;
   for (size_t i = 0; i < done; ++i) ReleaseHoldings(prepared[i].holdings);

@@ -134,7 +134,8 @@ typedef uint64_t
 //
 // Never blocks on the daemon. The memory must stay as it is until the operation is over.
 RINGD_API int ringd_submit(const ringd_operation* operation, ringd_handle* handle);
-// n operations become visible together.
+// n operations become visible together, all of them or, after an error, none. All ranks submit the
+// same batch: where they differ in one of its collectives, all of these fail with RINGD_MISMATCH.
 RINGD_API int ringd_submit_batch(const ringd_operation* operations, size_t n,
                                  ringd_handle* handles);
 // 1: over (successful or not), 0: not yet, -1: no such handle.

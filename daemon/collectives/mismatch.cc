@@ -129,7 +129,8 @@ std::string MismatchMessage(OperationKey key, absl::string_view first, absl::str
   if (IsPlan(a.text) && IsPlan(b.text)) return absl::StrCat(operation, PlanDifference(a, b));
   std::string message = absl::StrCat(operation, a.rank, " called ", Headline(a.text), ", ", b.rank,
                                      " called ", Headline(b.text));
-  if (a.text == b.text) absl::StrAppend(&message, " (with other arguments)");
+  if (a.text == b.text)
+    absl::StrAppend(&message, " (with other arguments, or in another group of operations)");
   return message;
 }
 

@@ -17,7 +17,7 @@ TEST(MismatchMessageTest, Operations_HasNumberRanksAndSignatures) {
 TEST(MismatchMessageTest, EqualTexts_SaysThatArgumentsDiffer) {
   EXPECT_EQ(MismatchMessage({0, 1}, "rank 0: barrier", "rank 1: barrier"),
             "operation s.1 is not the same on all ranks: rank 0 called barrier, rank 1 called "
-            "barrier (with other arguments)");
+            "barrier (with other arguments, or in another group of operations)");
 }
 
 std::string Plan(const std::string& rank, const std::string& tensors) {

@@ -180,6 +180,20 @@ def check_differences(checks, rank, size):
     for i, call in enumerate(calls):
         checks.raises(ringd.MismatchError, call, "rank")
         goes_on(checks, size, f"difference {i}")
+    # All of a group or nothing, wherever the tensors lie.
+    for name in (None, "group"):
+        same = ringd.empty((3,)).fill_(rank + 1)
+        other = torch.ones(3 + odd)
+        error = checks.raises(
+            ringd.MismatchError,
+            lambda same=same, other=other, name=name: ringd.grouped_allreduce_(
+                [same, other], op=ringd.Sum, name=name
+            ),
+            "float32[3]",
+        )
+        checks.true("float32[4]" in str(error), f"what differs is named: {error}")
+        checks.equal(same, torch.full((3,), rank + 1.0), "what does not differ is as it was")
+        goes_on(checks, size, "a group with a difference")
 
 
 def check_names(checks, rank, size):

@@ -62,7 +62,8 @@ class Handle:
             except RingdError as error:
                 if error.code == _DEADLINE_EXCEEDED:
                     raise
-                first_error = first_error or error
+                if first_error is None or _OF_A_GROUP in str(first_error):
+                    first_error = error
             self._raw.pop(0)
         finish, self._finish, self._keep = self._finish, None, None
         if self._sequence is not None:
@@ -90,6 +91,10 @@ class Handle:
             self._sequence.leave()
         if self._raw:
             _abandoned.append((self._raw, self._keep))
+
+
+# The words for an operation that fails since another one of its group does.
+_OF_A_GROUP = "in another group of operations"
 
 
 class _Parts:
