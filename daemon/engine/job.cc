@@ -92,7 +92,7 @@ absl::StatusOr<int> Job::AddClient(int rank, uint64_t arena, ArenaSegment segmen
                                                  ranks_[local_rank].client->pid(),
                                                  "; let it finish or call shutdown there"));
   }
-  auto view = ArenaView::Map(std::move(fd), segment.bytes);
+  auto view = ArenaView::Map(std::move(fd), segment.bytes, static_cast<uint32_t>(local_rank));
   if (!view.ok()) return view.status();
   UniqueFd doorbell(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   UniqueFd copy(doorbell.valid() ? dup(doorbell.get()) : -1);

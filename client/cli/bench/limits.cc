@@ -22,6 +22,7 @@
 
 #include "common/base/futex.h"
 #include "common/base/sealed_memory.h"
+#include "common/base/spread_map.h"
 #include "common/reduce/reduce.h"
 
 namespace ringd {
@@ -51,11 +52,11 @@ struct Step {
 };
 
 // Memory as arenas have it. Null: there is none.
-char* Map(uint64_t bytes) {
+char* Map(uint64_t bytes, uint32_t place) {
   const uint64_t size = (std::max<uint64_t>(bytes, 1) + kPageBytes - 1) / kPageBytes * kPageBytes;
   UniqueFd fd;
   if (CreateSealedMemory("ringd-limits", size, &fd) != 0) return nullptr;
-  void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  void* memory = MapSpread(fd.get(), size, place);
   return memory == MAP_FAILED ? nullptr : static_cast<char*>(memory);
 }
 
@@ -105,7 +106,7 @@ class Work {
  private:
   bool Allocate(size_t bytes, std::vector<char*>* buffers) {
     for (size_t rank = 0; rank < options_.ranks; ++rank) {
-      char* const memory = Map(bytes);
+      char* const memory = Map(bytes, static_cast<uint32_t>(rank));
       if (memory == nullptr) return false;
       buffers->push_back(memory);
     }

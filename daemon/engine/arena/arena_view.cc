@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/futex.h"
 #include "common/base/sealed_memory.h"
+#include "common/base/spread_map.h"
 #include "common/base/word_copy.h"
 
 namespace ringd::daemon {
@@ -43,10 +44,11 @@ absl::Status CheckHeader(const arena::ArenaHeader& header, uint64_t bytes) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ArenaView>> ArenaView::Map(UniqueFd fd, uint64_t bytes) {
+absl::StatusOr<std::unique_ptr<ArenaView>> ArenaView::Map(UniqueFd fd, uint64_t bytes,
+                                                          uint32_t place) {
   if (bytes <= kOffsets.slab)
     return absl::InvalidArgumentError("the arena's first segment is too small");
-  std::unique_ptr<ArenaView> view(new ArenaView);
+  std::unique_ptr<ArenaView> view(new ArenaView(place));
   absl::Status status = view->MapSegment(std::move(fd), bytes, kOffsets.slab);
   if (status.ok()) status = CheckHeader(*view->header(), bytes);
   if (!status.ok()) return status;
@@ -87,7 +89,7 @@ absl::Status ArenaView::MapSegment(UniqueFd fd, uint64_t bytes, uint64_t first) 
     return absl::InvalidArgumentError(
         "the arena's segment is not a sealed memfd of the size given");
   }
-  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  void* data = MapSpread(fd.get(), bytes, place_);
   if (data == MAP_FAILED) {
     return absl::ResourceExhaustedError(
         absl::StrCat("can't map ", bytes, " bytes of an arena: ", std::strerror(errno)));

@@ -28,7 +28,9 @@ class ArenaView {
  public:
   // INVALID_ARGUMENT: not a sealed memfd of that size, too small, or the header differs from
   // proto/arena.h. RESOURCE_EXHAUSTED: no address space, or too many segments on this daemon.
-  static absl::StatusOr<std::unique_ptr<ArenaView>> Map(UniqueFd fd, uint64_t bytes);
+  // place: of MapSpread; each of a job's local ranks has its own.
+  static absl::StatusOr<std::unique_ptr<ArenaView>> Map(UniqueFd fd, uint64_t bytes,
+                                                        uint32_t place);
   ~ArenaView();
   ArenaView(const ArenaView&) = delete;
   ArenaView& operator=(const ArenaView&) = delete;
@@ -83,7 +85,7 @@ class ArenaView {
     SigbusGuard guard;
   };
 
-  ArenaView() = default;
+  explicit ArenaView(uint32_t place) : place_(place) {}
   absl::Status MapSegment(UniqueFd fd, uint64_t bytes, uint64_t first);
   arena::ArenaHeader* header() const;
   arena::Slot* slots() const;
@@ -91,6 +93,7 @@ class ArenaView {
   void ReadFormerState();
   uint32_t WriteError(const Outcome& outcome);
 
+  const uint32_t place_;
   std::vector<Segment> segments_;
   uint32_t error_serial_ = 0;
   bool was_served_ = false;
