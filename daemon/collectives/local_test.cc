@@ -1,7 +1,10 @@
 #include "daemon/collectives/local.h"
 
+#include <sched.h>
+
 #include <numeric>
 
+#include "common/base/cpus.h"
 #include "daemon/collectives/conformance.h"
 #include "daemon/collectives/slice_pool.h"
 
@@ -65,6 +68,33 @@ TEST(SlicePoolTest, Submit_HelpersAsleep_WakesThem) {
     ASSERT_TRUE(task->done());
     EXPECT_EQ(units.load(), 4);
   }
+}
+
+TEST(SlicePoolTest, Submit_TwoCpus_KeepsHelpersOffTheCallersCpu) {
+  if (UsableCpus() < 2) return;  // Then there is nowhere else.
+  cpu_set_t before;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(before), &before), 0);
+  SlicePool pool(2);
+  std::atomic<int> checked{0};
+  for (int i = 0; i < 20; ++i) {
+    const int caller = sched_getcpu();
+    std::atomic<int> allowed{-1};
+    const auto helper = [&](size_t, size_t) {
+      cpu_set_t mine;
+      ASSERT_EQ(sched_getaffinity(0, sizeof(mine), &mine), 0);
+      allowed = CPU_ISSET(caller, &mine) ? 1 : 0;
+    };
+    const auto task = pool.Submit(1, 1, helper);  // The caller takes no piece.
+    const bool moved = sched_getcpu() != caller;
+    while (!task->done()) sched_yield();
+    if (moved) continue;
+    EXPECT_EQ(allowed.load(), 0) << "of CPU " << caller;
+    ++checked;
+  }
+  EXPECT_GT(checked.load(), 0);
+  cpu_set_t after;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(after), &after), 0);
+  EXPECT_TRUE(CPU_EQUAL(&before, &after));
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "daemon/collectives/slice_pool.h"
 
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 
@@ -65,6 +66,7 @@ SlicePool::~SlicePool() {
 
 std::shared_ptr<SliceTask> SlicePool::Submit(size_t total, size_t piece, SliceTask::Run run) {
   auto task = std::make_shared<SliceTask>(total, piece, thread_count(), std::move(run));
+  KeepHelpersOffOwnCpu();
   {
     MutexLock lock(&mu_);
     tasks_.push_back(task);
@@ -72,6 +74,19 @@ std::shared_ptr<SliceTask> SlicePool::Submit(size_t total, size_t piece, SliceTa
   epoch_.fetch_add(1);
   if (sleepers_.load() > 0) FutexWakeAll(&epoch_);
   return task;
+}
+
+void SlicePool::KeepHelpersOffOwnCpu() {
+  const int cpu = sched_getcpu();
+  if (helpers_.empty() || cpu < 0 || cpu >= CPU_SETSIZE || cpu == avoided_cpu_) return;
+  cpu_set_t others;
+  if (sched_getaffinity(0, sizeof(others), &others) != 0) return;
+  CPU_CLR(cpu, &others);
+  if (CPU_COUNT(&others) == 0) return;
+  avoided_cpu_ = cpu;
+  for (std::thread& helper : helpers_) {
+    pthread_setaffinity_np(helper.native_handle(), sizeof(others), &others);
+  }
 }
 
 bool SlicePool::RunPiece() {

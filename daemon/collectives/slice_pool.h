@@ -45,7 +45,9 @@ class SliceTask {
   std::atomic<size_t> remaining_;  // Units not finished yet.
 };
 
-// Helper threads for slice tasks. They spin for a moment when idle, then sleep.
+// Helper threads for slice tasks. They spin for a moment when idle, then sleep. They keep off the
+// CPU of the engine's thread: the scheduler may start a helper there while others spin, and leaves
+// it there, behind the engine's thread, even when another CPU has become idle.
 //
 // Life: the constructor starts the threads, the destructor stops them; tasks must be done by then.
 // Thread-bound: Submit and RunPiece belong to the engine's thread.
@@ -66,6 +68,7 @@ class SlicePool {
 
  private:
   void HelperLoop(size_t index);
+  void KeepHelpersOffOwnCpu();
   // A task that may have pieces left; null if there is none.
   std::shared_ptr<SliceTask> Pick(size_t* cursor);
   void Drop(const std::shared_ptr<SliceTask>& task);
@@ -73,7 +76,8 @@ class SlicePool {
   void WaitForWork(uint32_t seen);
 
   std::vector<std::thread> helpers_;
-  size_t cursor_ = 0;  // Engine's thread.
+  size_t cursor_ = 0;     // Engine's thread, as the next.
+  int avoided_cpu_ = -1;  // Where no helper may run; -1: none.
 
   std::atomic<uint32_t> epoch_{0};  // Counts submissions and the stop: what sleepers wait on.
   std::atomic<uint32_t> sleepers_{0};
