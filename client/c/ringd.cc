@@ -19,7 +19,9 @@
 #include "client/c/plan.h"
 #include "client/c/standalone.h"
 #include "common/base/futex.h"
+#include "common/base/types.h"
 #include "common/base/version.h"
+#include "common/reduce/wire_dtype.h"
 
 namespace ringd::client {
 namespace {
@@ -368,6 +370,18 @@ void ringd_set_slices_of(int64_t timeout_us) {
 int ringd_plan_unregister(ringd_plan plan) {
   const Call client;
   return client ? client->UnregisterPlan(plan) : Call::code();
+}
+
+int ringd_round_to_wire(uint32_t dtype, uint32_t wire, void* data, void* residual, uint64_t count) {
+  const auto type = static_cast<ringd::DType>(dtype);
+  const auto narrow = static_cast<ringd::WireDType>(wire);
+  if (narrow == ringd::WireDType::kSame || wire >= ringd::kWireDTypeCount ||
+      !ringd::CanNarrow(type, narrow)) {
+    return FailFormat(Code::kInvalidArgument, "round_to_wire: %s can't travel as %s",
+                      ringd::DTypeName(type), ringd::WireDTypeName(narrow));
+  }
+  ringd::RoundToWire(type, narrow, data, residual, count);
+  return RINGD_OK;
 }
 
 int ringd_get_counters(ringd_counters* counters) {

@@ -218,6 +218,13 @@ RINGD_API int ringd_plan_flush(ringd_plan plan, uint32_t* count);
 RINGD_API int ringd_plan_wait(ringd_plan plan, int64_t timeout_us);
 RINGD_API int ringd_plan_unregister(ringd_plan plan);
 
+// Error feedback for `wire`: data + residual becomes, in data, what other nodes get of it where no
+// sum rounds it further, and residual what that loses; both `count` elements of the dtype. data is
+// a whole operation's or a plan's tensor: blocks count from its start. RINGD_INVALID_ARGUMENT where
+// the dtype can't travel so.
+RINGD_API int ringd_round_to_wire(uint32_t dtype, uint32_t wire, void* data, void* residual,
+                                  uint64_t count);
+
 typedef struct {
   uint32_t size;
   uint32_t reserved;

@@ -282,5 +282,27 @@ TEST(RingdTest, Init_Garbage_IsInternal) {
   EXPECT_EQ(worker.Init(), RINGD_INTERNAL);
 }
 
+TEST(RingdTest, RoundToWire_KeepsWhatTheWireLoses) {
+  // bf16 has 8 bits: 257 becomes 256, and 2 * 257 - 256 becomes 258.
+  float data[] = {257.0f, 3.0f};
+  float residual[] = {0.0f, 0.0f};
+  const auto float32 = static_cast<uint32_t>(DType::kFloat32);
+  ASSERT_EQ(ringd_round_to_wire(float32, 1, data, residual, 2), RINGD_OK);
+  EXPECT_EQ(data[0], 256.0f);
+  EXPECT_EQ(residual[0], 1.0f);
+  EXPECT_EQ(data[1], 3.0f);
+  EXPECT_EQ(residual[1], 0.0f);
+  data[0] = 257.0f;
+  ASSERT_EQ(ringd_round_to_wire(float32, 1, data, residual, 2), RINGD_OK);
+  EXPECT_EQ(data[0], 258.0f);
+  EXPECT_EQ(residual[0], 0.0f);
+  for (const uint32_t wire : {0u, 5u, 300u}) {
+    EXPECT_EQ(ringd_round_to_wire(float32, wire, data, residual, 2), RINGD_INVALID_ARGUMENT);
+  }
+  const auto float64 = static_cast<uint32_t>(DType::kFloat64);
+  EXPECT_EQ(ringd_round_to_wire(float64, 1, data, residual, 1), RINGD_INVALID_ARGUMENT);
+  EXPECT_EQ(LastMessage(), "round_to_wire: float64 can't travel as bf16");
+}
+
 }  // namespace
 }  // namespace ringd

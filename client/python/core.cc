@@ -359,6 +359,7 @@ PyModuleDef* Definition() {
       {"plan_flush", Fast(PlanFlush), METH_FASTCALL, nullptr},
       {"plan_wait", Fast(PlanWait), METH_FASTCALL, nullptr},
       {"plan_unregister", Fast(PlanUnregister), METH_FASTCALL, nullptr},
+      {"round_to_wire", Fast(RoundToWire), METH_FASTCALL, nullptr},
       {"version", Version, METH_NOARGS, nullptr},
       {nullptr, nullptr, 0, nullptr}};
   static PyModuleDef_Slot slots[] = {{0, nullptr}};

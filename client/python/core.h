@@ -121,6 +121,7 @@ PyObject* PlanReady(PyObject* module, Arguments arguments, Py_ssize_t count);
 PyObject* PlanFlush(PyObject* module, Arguments arguments, Py_ssize_t count);
 PyObject* PlanWait(PyObject* module, Arguments arguments, Py_ssize_t count);
 PyObject* PlanUnregister(PyObject* module, Arguments arguments, Py_ssize_t count);
+PyObject* RoundToWire(PyObject* module, Arguments arguments, Py_ssize_t count);
 
 }  // namespace ringd::python
 

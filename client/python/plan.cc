@@ -1,4 +1,4 @@
-// Bucket plans.
+// Bucket plans, and what their gradients lose on the way.
 #include <vector>
 
 #include "client/python/core.h"
@@ -153,6 +153,24 @@ PyObject* PlanUnregister(PyObject* module, Arguments arguments, Py_ssize_t count
   {
     const WithoutGil without_gil;
     code = ringd_plan_unregister(plan);
+  }
+  return NoneOrRaise(module, code);
+}
+
+// round_to_wire(dtype, wire, data, residual, count): both addresses
+PyObject* RoundToWire(PyObject* module, Arguments arguments, Py_ssize_t count) {
+  if (!HasCount(count, 5, "round_to_wire")) return nullptr;
+  Reader reader(arguments);
+  const uint32_t dtype = reader.Uint32();
+  const uint32_t wire = reader.Uint32();
+  void* const data = reader.Pointer();
+  void* const residual = reader.Pointer();
+  const auto elements = static_cast<uint64_t>(reader.Int());
+  if (!reader.good()) return nullptr;
+  int code = RINGD_OK;
+  {
+    const WithoutGil without_gil;
+    code = ringd_round_to_wire(dtype, wire, data, residual, elements);
   }
   return NoneOrRaise(module, code);
 }

@@ -1,7 +1,10 @@
 #include "common/reduce/wire_dtype.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
+#include <cstring>
+#include <limits>
 
 #include "common/reduce/kernel_table.h"
 
@@ -27,6 +30,30 @@ WireDType AsWire(DType dtype) {
 Conversion Of(const Conversion (&conversions)[kWireDTypeCount], WireDType wire) {
   return conversions[static_cast<size_t>(wire)];
 }
+
+// Between a tensor's elements and float32.
+class Elements {
+ public:
+  explicit Elements(DType dtype) : dtype_(dtype) {}
+
+  void Read(const void* from, size_t count, float* to) const {
+    if (dtype_ == DType::kFloat32) {
+      std::memcpy(to, from, count * sizeof(float));
+    } else {
+      Of(reduce_internal::ActiveKernels().widen, AsWire(dtype_))(from, count, to);
+    }
+  }
+  void Write(const float* from, size_t count, void* to) const {
+    if (dtype_ == DType::kFloat32) {
+      std::memcpy(to, from, count * sizeof(float));
+    } else {
+      Of(reduce_internal::ActiveKernels().narrow, AsWire(dtype_))(from, count, to);
+    }
+  }
+
+ private:
+  const DType dtype_;
+};
 
 void CheckOrAbort(DType dtype, WireDType wire) {
   if (wire == WireDType::kSame || !CanNarrow(dtype, wire)) std::abort();
@@ -84,6 +111,34 @@ void WidenFromWire(DType dtype, WireDType wire, const void* from, size_t count, 
     narrow(chunk, some, target);
     source += WireBytes(dtype, wire, some);
     target += some * DTypeBytes(dtype);
+  }
+}
+
+void RoundToWire(DType dtype, WireDType wire, void* data, void* residual, size_t count) {
+  CheckOrAbort(dtype, wire);
+  const Elements elements(dtype);
+  auto* data_bytes = static_cast<uint8_t*>(data);
+  auto* residual_bytes = static_cast<uint8_t*>(residual);
+  alignas(64) float wanted[kChunk];
+  alignas(64) float rounded[kChunk];
+  alignas(64) float lost[kChunk];
+  uint8_t narrow[2 * kChunk];
+  for (size_t done = 0; done < count; done += kChunk) {
+    const size_t some = std::min(kChunk, count - done);
+    elements.Read(data_bytes, some, wanted);
+    elements.Read(residual_bytes, some, lost);
+    for (size_t i = 0; i < some; ++i) wanted[i] += lost[i];
+    NarrowToWire(DType::kFloat32, wire, wanted, some, narrow);
+    WidenFromWire(DType::kFloat32, wire, narrow, some, rounded);
+    elements.Write(rounded, some, data_bytes);
+    elements.Read(data_bytes, some, rounded);
+    for (size_t i = 0; i < some; ++i) {
+      const float rest = wanted[i] - rounded[i];
+      lost[i] = std::fabs(rest) <= std::numeric_limits<float>::max() ? rest : 0.0f;
+    }
+    elements.Write(lost, some, residual_bytes);
+    data_bytes += some * DTypeBytes(dtype);
+    residual_bytes += some * DTypeBytes(dtype);
   }
 }
 

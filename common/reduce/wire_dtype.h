@@ -52,6 +52,11 @@ size_t WireBytes(DType dtype, WireDType wire, size_t count);
 void NarrowToWire(DType dtype, WireDType wire, const void* from, size_t count, void* to);
 void WidenFromWire(DType dtype, WireDType wire, const void* from, size_t count, void* to);
 
+// Error feedback: `data` becomes what data + residual is after the way, `residual` what that has
+// lost (0 where it isn't finite), both in the tensor's dtype. For float32 their sum loses nothing
+// more. The same preconditions.
+void RoundToWire(DType dtype, WireDType wire, void* data, void* residual, size_t count);
+
 }  // namespace ringd
 
 #endif  // RINGD_COMMON_REDUCE_WIRE_DTYPE_H_

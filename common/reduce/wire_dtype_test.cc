@@ -346,6 +346,54 @@ TEST(WireDTypeTest, NarrowToWire_16BitTensors_GoByWayOfFloat32) {
   }
 }
 
+TEST(WireDTypeTest, RoundToWire_KeepsWhatIsLost) {
+  for (const Format& format : {kBFloat16, kFloat16, kE4M3, kE5M2}) {
+    SCOPED_TRACE(WireDTypeName(format.wire));
+    constexpr size_t kCount = 2500;
+    const Floats values = RandomFloats(kCount, 5);
+    Floats data = values;
+    Floats residual(kCount, 0.0f);
+    RoundToWire(DType::kFloat32, format.wire, data.data(), residual.data(), kCount);
+    Bytes narrow(WireBytes(DType::kFloat32, format.wire, kCount));
+    NarrowToWire(DType::kFloat32, format.wire, values.data(), kCount, narrow.data());
+    Floats expected(kCount);
+    WidenFromWire(DType::kFloat32, format.wire, narrow.data(), kCount, expected.data());
+    for (size_t i = 0; i < kCount; ++i) {
+      if (!std::isfinite(expected[i])) {
+        ASSERT_EQ(residual[i], 0.0f);
+        continue;
+      }
+      ASSERT_EQ(data[i], expected[i]);
+      ASSERT_EQ(double{data[i]} + double{residual[i]}, double{values[i]});
+    }
+  }
+}
+
+TEST(WireDTypeTest, RoundToWire_SmallNumbersOfABlockArriveInTheirTurn) {
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    SCOPED_TRACE(DTypeName(dtype));
+    // 2^-9 is E4M3's smallest number beside 256, and a quarter of it rounds to 0.
+    const std::vector<double> values = {256.0, 0x1p-11};
+    const Format& own = dtype == DType::kFloat16 ? kFloat16 : kBFloat16;
+    double total = 0;
+    Floats wide(2);
+    std::vector<uint16_t> half(2);
+    std::vector<uint8_t> residual(8, 0);
+    for (int step = 0; step < 64; ++step) {
+      for (size_t i = 0; i < 2; ++i) {
+        wide[i] = static_cast<float>(values[i]);
+        half[i] = static_cast<uint16_t>(own.Encode(values[i]));
+      }
+      void* const data = dtype == DType::kFloat32 ? static_cast<void*>(wide.data()) : half.data();
+      RoundToWire(dtype, WireDType::kFloat8E4M3, data, residual.data(), 2);
+      const double small = dtype == DType::kFloat32 ? wide[1] : own.Decode(half[1]);
+      ASSERT_TRUE(small == 0 || small == 0x1p-9) << small;
+      total += small;
+    }
+    EXPECT_EQ(total, 64 * 0x1p-11);
+  }
+}
+
 TEST(WireDTypeTest, CanNarrow_FloatsOnly) {
   EXPECT_TRUE(CanNarrow(DType::kInt32, WireDType::kSame));
   EXPECT_FALSE(CanNarrow(DType::kInt32, WireDType::kBFloat16));

@@ -68,6 +68,7 @@ def two_namespaces(tmp_path):
         "torch_autograd.py",
         "torch_bad_input.py",
         "torch_batch_norm.py",
+        "torch_feedback.py",
         "torch_join.py",
         "torch_optimizer.py",
         "torch_sets.py",
@@ -80,7 +81,9 @@ def test_results_are_those_of_one_process(script, ranks):
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("script", ["torch_join.py", "torch_optimizer.py", "torch_sets.py"])
+@pytest.mark.parametrize(
+    "script", ["torch_feedback.py", "torch_join.py", "torch_optimizer.py", "torch_sets.py"]
+)
 def test_results_are_those_of_one_process_on_two_nodes(script, two_nodes):
     output = run_job(4, SCRIPTS / script, env=two_nodes)
     assert output.count("checks passed") == 4

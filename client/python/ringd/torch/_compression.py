@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -82,19 +83,53 @@ def moves_nothing(compression: Any) -> bool:
     return isinstance(compression, type) and issubclass(compression, NoneCompressor)
 
 
-class WireBF16Compressor(NoneCompressor):
+class WireCompressor(NoneCompressor):
+    """Base of those that change what travels between nodes, and nothing else."""
+
+    error_feedback = False
+
+    @classmethod
+    def with_error_feedback(cls) -> type[WireCompressor]:
+        """The same for DistributedOptimizer, which then keeps what a rank's gradients lose and adds
+        it in the next step, so that small ones arrive, too: a tensor more for each parameter."""
+        return _with_error_feedback(cls)
+
+
+class _ErrorFeedback(WireCompressor):
+    error_feedback = True
+
+    @staticmethod
+    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        """ValueError: there is nowhere to keep what is lost."""
+        raise ValueError(
+            "error feedback is DistributedOptimizer's, which keeps what gradients lose: pass the "
+            "compressor without it to single operations"
+        )
+
+
+@functools.cache
+def _with_error_feedback(base: type[WireCompressor]) -> type[WireCompressor]:
+    return type(f"{base.__name__}WithErrorFeedback", (_ErrorFeedback, base), {})
+
+
+def has_error_feedback(compression: Any) -> bool:
+    """Whether what is lost is to be kept."""
+    return getattr(compression, "error_feedback", False)
+
+
+class WireBF16Compressor(WireCompressor):
     """float32 is reduced as it is on a node and travels as bfloat16 between nodes."""
 
     wire = "bf16"
 
 
-class WireFP16Compressor(NoneCompressor):
+class WireFP16Compressor(WireCompressor):
     """float32 is reduced as it is on a node and travels as float16 between nodes."""
 
     wire = "fp16"
 
 
-class FP8Compressor(NoneCompressor):
+class FP8Compressor(WireCompressor):
     """Floats of 16 and 32 bits travel between nodes in 8: 4 of precision, a scale for 32 elements.
 
     Twice as fast as 16 bits where the network is the limit, for gradients that bear the rounding.
@@ -104,7 +139,7 @@ class FP8Compressor(NoneCompressor):
     wire = "fp8_e4m3"
 
 
-class FP8E5M2Compressor(NoneCompressor):
+class FP8E5M2Compressor(WireCompressor):
     """As `FP8Compressor` with 3 bits of precision, for numbers that differ more inside a block."""
 
     wire = "fp8_e5m2"
@@ -116,7 +151,7 @@ class Compression:
     `none`; `fp16` and `bf16`, which cast what is reduced; `wire_fp16`, `wire_bf16`, `fp8` and
     `fp8_e5m2`, which change what allreduces (but Adasum and weighted averages) send between nodes
     and nothing else: sums on a node are exact, gradients stay where they are, and ranks of one node
-    notice nothing.
+    notice nothing. Their `with_error_feedback()` is for DistributedOptimizer.
     """
 
     none = NoneCompressor

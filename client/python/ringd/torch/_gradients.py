@@ -20,13 +20,14 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from .. import _core, _timeline
+from .. import _core, _lifecycle, _timeline
 from .._errors import RingdError, StepOrderError
 from .._process_sets import ProcessSet, group_of
 from .._types import ReduceOp
 from ._agreement import agree, entry_of
 from ._buckets import FIRST_BUCKET_BYTES, Buckets, default_bucket_bytes, plan_buckets, registry
-from ._compression import Compressor, moves_nothing, wire_of
+from ._compression import Compressor, has_error_feedback, moves_nothing, wire_of
+from ._feedback import Feedback
 from ._sparse import sum_gradient
 from ._tensors import check_tensor
 
@@ -100,6 +101,7 @@ class Gradients:
         # One rank's gradients are what they would become: there is no reduction.
         self._alone = group_of(options.process_set).size == 1 and not self._compresses
         self._keeps = self._compresses or self._alone  # Gradients stay where autograd made them.
+        self.feedback = self._make_feedback()
         self._find_unused = options.op in (ReduceOp.Average, ReduceOp.Sum, ReduceOp.Max)
         self._sparse: list[_Sparse] = []
         self._handles: list[Any] = []
@@ -107,6 +109,14 @@ class Gradients:
         trained, self._frozen = self._agree(params)
         self._lay_out(trained)
         self._begin_step()
+
+    def _make_feedback(self) -> Feedback | None:
+        wire = wire_of(self._options.compression)
+        if wire is None or not has_error_feedback(self._options.compression):
+            return None
+        group = group_of(self._options.process_set)
+        # On one node nothing is rounded.
+        return Feedback(wire, group.rank, group.size) if _lifecycle.cross_size() > 1 else None
 
     def _agree(
         self, params: Sequence[NamedParameter]
@@ -167,6 +177,8 @@ class Gradients:
                 self._alone,
                 wire_of(options.compression),
             )
+            if self.feedback is not None:
+                self.feedback.lay_out(params, self._buckets.views)
         self._add_hooks()
 
     def _compress(self, grad: torch.Tensor) -> tuple[torch.Tensor, Any]:
@@ -195,6 +207,7 @@ class Gradients:
         view, counts, versions = buckets.views[i], self._counts, buckets.versions
         plan, number, bucket = buckets.plan, buckets.numbers[i], buckets.bucket_of[i]
         flat, plan_ready = buckets.flats[bucket], _core.plan_ready
+        feedback, apart = self.feedback, self._apart
 
         def hook(param: torch.Tensor) -> None:
             grad = param.grad
@@ -206,6 +219,8 @@ class Gradients:
             if count >= self.passes:
                 if count > self.passes:
                     self._raise_too_many(self._names[i])
+                if feedback is not None and i not in apart:
+                    feedback.round(i)
                 plan_ready(plan, number)  # As buckets.ready(i), which costs more.
                 versions[bucket] = flat._version
 
@@ -434,6 +449,8 @@ class Gradients:
                     self._place(i).zero_()
                 elif param.grad is not self._place(i):
                     self._move(i, param.grad)
+                if self.feedback is not None and i not in self._apart:
+                    self.feedback.round(i)
                 buckets.ready(i)
             counts[i] = self.passes
         for i in self._unused:

@@ -15,7 +15,8 @@ from .._process_sets import ProcessSet, global_process_set, group_of
 from .._types import ReduceOp
 from ._adasum import AdasumDistributed, AdasumOptions
 from ._collectives import allreduce_
-from ._compression import Compression, Compressor
+from ._compression import Compression, Compressor, has_error_feedback
+from ._feedback import STATE_KEY, Feedback
 from ._gradients import Gradients, NamedParameter, Options
 
 
@@ -137,6 +138,32 @@ class _Distributed:
         state.parts.append(part)
         weakref.finalize(self, part.close)
 
+    def state_dict(self) -> dict[str, Any]:
+        """As the base class's. With error feedback also what this rank's gradients have lost."""
+        base: Any = super()
+        state: dict[str, Any] = base.state_dict()
+        for feedback in self._feedbacks():
+            kept = state.setdefault(STATE_KEY, {"lost": {}})
+            added = feedback.state(self._all_params())
+            kept.update(added, lost={**kept["lost"], **added["lost"]})
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As the base class's. What was lost is taken where it is of this rank of as many."""
+        base: Any = super()
+        base.load_state_dict(state_dict)
+        for feedback in self._feedbacks():
+            feedback.load(self._all_params(), state_dict.get(STATE_KEY))
+
+    def _feedbacks(self) -> list[Feedback]:
+        state = self.__dict__.get("_ringd")
+        parts = [] if state is None else state.parts
+        return [part.feedback for part in parts if part.feedback is not None]
+
+    def _all_params(self) -> list[torch.Tensor]:
+        groups = self.param_groups  # type: ignore[attr-defined]
+        return [param for group in groups for param in group["params"]]
+
     def set_backward_passes_per_step(self, passes: int) -> None:
         """From the next step on. All ranks must give the same number."""
         state = self._state_or_raise()
@@ -197,8 +224,9 @@ def DistributedOptimizer(  # noqa: N802
         named_parameters: names for messages, such as `model.named_parameters()`: all parameters of
             the optimizer, the same on all ranks. None: numbers.
         compression: how gradients travel. Compression.wire_bf16, wire_fp16, fp8 and fp8_e5m2: so
-            between nodes. Compression.fp16, Compression.bf16 or a Compressor of yours: they are
-            copied there and back.
+            between nodes; `.with_error_feedback()` of them: what a gradient loses is added in the
+            next step (Average and Sum), and `state_dict()` has it. Compression.fp16,
+            Compression.bf16 or a Compressor of yours: they are copied there and back.
         backward_passes_per_step: backward passes whose gradients add up on this rank before they
             are reduced, during the last of them. They are summed: Average divides by ranks only. A
             `step()` after fewer passes reduces what is there.
@@ -230,7 +258,7 @@ def DistributedOptimizer(  # noqa: N802
     if bucket_bytes is not None and bucket_bytes < 1:
         raise ValueError("bucket_bytes must be positive")
     options = Options(
-        op=_check_op(op, gradient_predivide_factor),
+        op=_check_op(op, gradient_predivide_factor, compression),
         passes=backward_passes_per_step,
         predivide_factor=float(gradient_predivide_factor),
         bucket_bytes=bucket_bytes,
@@ -283,7 +311,7 @@ def _check_groups(num_groups: int, groups: Any) -> int | list[list[torch.Tensor]
     return [list(group) for group in groups]
 
 
-def _check_op(op: int, predivide_factor: float) -> ReduceOp:
+def _check_op(op: int, predivide_factor: float, compression: Any) -> ReduceOp:
     try:
         op = ReduceOp(op)
     except ValueError:
@@ -291,6 +319,11 @@ def _check_op(op: int, predivide_factor: float) -> ReduceOp:
         raise ValueError(f"op {op!r} is not one of {names}") from None
     if predivide_factor != 1.0 and op is not ReduceOp.Average:
         raise ValueError("gradient_predivide_factor is for op=Average only")
+    adds_up = op in (ReduceOp.Average, ReduceOp.Sum) and predivide_factor == 1.0
+    if has_error_feedback(compression) and not adds_up:
+        raise ValueError(
+            "error feedback is for op=Average and op=Sum, without gradient_predivide_factor"
+        )
     if not predivide_factor > 0:
         raise ValueError("gradient_predivide_factor must be positive")
     return op

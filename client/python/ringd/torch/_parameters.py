@@ -12,6 +12,7 @@ from .._objects import broadcast_object
 from .._process_sets import ProcessSet, global_process_set, group_of
 from ._agreement import agree, entry_of
 from ._collectives import broadcast_in_place_request
+from ._feedback import STATE_KEY
 from ._tensors import check_tensor, is_plain
 
 # Operations in flight at a time: enough to keep the network busy, few enough to bound the copies.
@@ -111,7 +112,11 @@ def broadcast_optimizer_state(
     group = group_of(process_set)
     is_root = group.rank == group.rank_of(root_rank)
     found: dict[str, torch.Tensor] = {}
-    structure = _take_tensors(optimizer.state_dict(), "optimizer", found) if is_root else None
+    structure = None
+    if is_root:
+        # What gradients have lost is each rank's own.
+        state = {key: each for key, each in optimizer.state_dict().items() if key != STATE_KEY}
+        structure = _take_tensors(state, "optimizer", found)
     structure = broadcast_object(structure, root_rank, process_set=process_set)
     if not is_root:
         state = _put_tensors(structure, found)
