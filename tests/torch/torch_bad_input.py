@@ -1,6 +1,20 @@
 """What is wrong on purpose: an error or the right result, and the next operation works.
 
 ringctl run -n 4 -- python tests/torch/torch_bad_input.py
+
+what is wrong                        checked by
+dtype, layout, device                check_kinds_of_tensors; of parameters: check_parameters
+not contiguous                       check_layouts
+other packages' arrays, read-only    check_dlpack
+arguments                            check_arguments
+freed, swapped in flight; waited     check_handles
+for twice
+other shape, dtype, op, kind, order  check_differences
+on one rank
+a name that is in flight             check_names
+a forked child                       check_fork
+several threads                      check_threads; backward in one: check_backward_in_a_thread
+before init, after shutdown          check_before_init, check_life
 """
 
 import gc
@@ -64,6 +78,22 @@ def check_kinds_of_tensors(checks, rank, size):
         for call in forms(value)[:-1]:
             checks.raises(TypeError, call, "torch.Tensor")
     goes_on(checks, size, "values that are no tensors")
+
+
+def check_parameters(checks, rank, size):
+    for what, tensor in (
+        ("complex64", torch.ones(4, dtype=torch.complex64)),
+        ("float8_e4m3fn", torch.ones(4).to(torch.float8_e4m3fn)),
+        ("meta", torch.ones(4, device="meta")),
+    ):
+        optimizer = torch.optim.SGD([nn.Parameter(torch.ones(2)), nn.Parameter(tensor)], lr=0.1)
+        checks.raises(
+            ValueError,
+            lambda optimizer=optimizer: ringd.DistributedOptimizer(optimizer),
+            "parameter 'param_group.0.1'",
+            what,
+        )
+        goes_on(checks, size, f"a parameter of {what}")
 
 
 def check_layouts(checks, rank, size):
@@ -146,6 +176,12 @@ def check_handles(checks, rank, size):
         torch.full((1000,), -1.0)
         if held is not None:
             checks.equal(held.wait(), torch.full((1000,), float(i * size)), "freed in flight")
+    for i in range(10):
+        tensor = ringd.empty(50_000).fill_(i)
+        handle = ringd.allreduce_async_(tensor, op=ringd.Sum)
+        del tensor
+        ringd.empty(50_000).fill_(-1)  # Would be the same memory, were it free.
+        checks.equal(handle.wait(), torch.full((50_000,), float(i * size)), "arena memory freed")
     swapped = torch.ones(100_000)
     handle = ringd.allreduce_async_(swapped, op=ringd.Sum)
     swapped.data = torch.zeros(5)
@@ -201,29 +237,51 @@ def check_names(checks, rank, size):
     handles = [ringd.allreduce_async(torch.full((2,), float(i)), name="same") for i in range(5)]
     for i, handle in enumerate(handles):
         checks.equal(handle.wait(), torch.full((2,), float(i)), "a name in flight, in order")
+    handles = [ringd.allreduce_async(torch.full((n,), 1.0), name="same") for n in (2, 5, 3)]
+    for n, handle in zip((2, 5, 3), handles, strict=True):
+        checks.equal(handle.wait(), torch.ones(n), "a name in flight, other shapes")
     checks.equal(ringd.broadcast(torch.ones(2), 0, name="same"), torch.ones(2), "another kind")
     checks.equal(ringd.allreduce(torch.ones(5), name="same"), torch.ones(5), "another shape")
     goes_on(checks, size, "names")
 
 
 def check_fork(checks, rank, size):
+    model = nn.Linear(2, 2)
+    optimizer = ringd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
     before = torch.ones(2)
+    handle = ringd.allreduce_async(before, op=ringd.Sum)
+    calls = [
+        lambda: ringd.allreduce_(before),
+        lambda: ringd.allreduce_async(before, name="child"),
+        lambda: ringd.broadcast(before, 0),
+        lambda: ringd.broadcast_parameters(model.state_dict()),
+        lambda: ringd.empty(3),
+        ringd.barrier,
+        handle.wait,
+        optimizer.step,
+    ]
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        said = "nothing"
+        said = []
         try:
-            ringd.allreduce_(before)
-        except RuntimeError as error:
-            said = str(error)
+            for call in calls:
+                try:
+                    call()
+                    said.append("nothing")
+                except RuntimeError as error:
+                    said.append(str(error).replace("\n", " "))
         finally:
-            os.write(writing, said.encode())
+            os.write(writing, "\n".join(said).encode())
             os._exit(0)
     os.close(writing)
-    said = os.read(reading, 4096).decode()
-    os.close(reading)
+    with os.fdopen(reading) as told:
+        said = told.read().split("\n")
     os.waitpid(child, 0)
-    checks.true("fork" in said, f"a forked child is told so, not {said!r}")
+    checks.true(len(said) == len(calls), said)
+    for i, text in enumerate(said):
+        checks.true("fork" in text, f"call {i} of a forked child is told so, not {text!r}")
+    checks.equal(handle.wait(), torch.full((2,), float(size)), "in flight over a fork")
     goes_on(checks, size, "a fork")
 
 
@@ -281,8 +339,41 @@ def check_threads(checks, rank, size):
     goes_on(checks, size, "threads")
 
 
+def check_backward_in_a_thread(checks, rank, size):
+    param = nn.Parameter(torch.zeros(3))
+    optimizer = ringd.DistributedOptimizer(torch.optim.SGD([param], lr=1.0), op=ringd.Sum)
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = (param * (rank + 1)).sum()
+        thread = threading.Thread(target=loss.backward)
+        thread.start()
+        thread.join()
+        optimizer.step()
+    right = torch.full((3,), -3.0 * size * (size + 1) / 2)
+    checks.equal(param.detach(), right, "backward in a thread of its own")
+
+
+def refused_before_init():
+    """How many calls there are, and how many are refused."""
+    calls = [*forms(torch.ones(2)), ringd.rank, ringd.barrier, lambda: ringd.empty(3)]
+    calls.append(
+        lambda: ringd.DistributedOptimizer(torch.optim.SGD([nn.Parameter(torch.ones(1))], 0.1))
+    )
+    refused = 0
+    for call in calls:
+        try:
+            call()
+        except ringd.NotInitializedError as error:
+            refused += "init" in str(error)
+    return len(calls), refused
+
+
+def check_before_init(checks, rank, size):
+    checks.true(BEFORE_INIT[0] == BEFORE_INIT[1], f"refused before init: {BEFORE_INIT}")
+
+
 def check_life(checks, rank, size):
-    """After shutdown, and before init."""
+    """After shutdown."""
     model = nn.Linear(2, 2)
     optimizer = ringd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
     model(torch.ones(1, 2)).sum().backward()
@@ -316,9 +407,12 @@ def check_life(checks, rank, size):
 
 
 if __name__ == "__main__":
+    BEFORE_INIT = refused_before_init()
     support.run(
         ringd,
+        check_before_init,
         check_kinds_of_tensors,
+        check_parameters,
         check_layouts,
         check_dlpack,
         check_arguments,
@@ -327,5 +421,6 @@ if __name__ == "__main__":
         check_names,
         check_fork,
         check_threads,
+        check_backward_in_a_thread,
         check_life,
     )
