@@ -99,6 +99,25 @@ def check_adasum(checks, rank, size):
             tolerance = {"float64": 1e-12, "float32": 1e-6, "float16": 2e-3}.get(dtype.name, 2e-2)
             np.testing.assert_allclose(result.astype(np.float64), expected, tolerance, tolerance)
             checks.passed += 1
+    for dtype, rtol in (("f", 1e-5), ("d", 1e-12), ("e", 5e-3)):  # Long ones, by halves.
+        inputs = [
+            np.random.default_rng(r).normal(size=(7, 9001)).astype(dtype) for r in range(size)
+        ]
+        expected = reference_adasum([x.astype(np.float64) for x in inputs])
+        result = ringd.allreduce(inputs[rank], op=ringd.Adasum, postscale_factor=0.5)
+        assert result.dtype == dtype
+        np.testing.assert_allclose(result, expected / 2, rtol=rtol, atol=rtol)
+        told = ringd.allgather_object(result.tobytes())
+        assert all(bits == told[0] for bits in told), dtype
+        checks.passed += 2
+    if size > 2:
+        rows = 9000 + (rank == 1)
+        checks.raises(
+            ringd.MismatchError,
+            lambda: ringd.allreduce(np.ones((rows, 7)), op=ringd.Adasum),
+            "rank",
+            "Adasum of another length",
+        )
     same = ringd.allreduce(np.array([3.0, 4.0]), op=ringd.Adasum)
     np.testing.assert_allclose(same, [3.0, 4.0])  # Equal vectors: their average.
     unit = np.eye(size)[rank]

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from . import _ops
-from ._ops import Buffer, Request
+from ._adasum import add_two, by_halves, is_long
+from ._ops import Buffer, Request, Uneven
 from ._process_sets import Group
 from ._types import DTYPES, ReduceOp
 
@@ -77,11 +78,11 @@ def adasum(
     prescale: float,
     postscale: float,
     group: Group,
-) -> Request:
-    """Combines all ranks' `source` by `combine`: all ranks do the same sums."""
+) -> Request | Uneven:
+    """Combines all ranks' `source` as `combine` does; long ones by halves."""
     if source.dtype.kind in "biu":
         raise ValueError(f"Adasum is for floating-point numbers, not {source.dtype}")
-    everything = np.empty((group.size, *source.shape), source.dtype)
+    everything = np.empty((group.size, *source.shape), source.dtype)  # Not touched by halves.
     target = Buffer(everything.ctypes.data, everything.shape, buffer.dtype, everything)
     outof = buffer._replace(shape=(1, *buffer.shape))  # The whole shape has to agree.
 
@@ -89,7 +90,15 @@ def adasum(
         vectors = [each.astype(np.float64) * prescale for each in everything]
         return store(combine(vectors) * postscale)
 
-    return _ops.allgather_alike(outof, target, finish, name, group)
+    gathering = _ops.allgather_alike(outof, target, finish, name, group)
+    if not is_long(source, name, group):
+        return gathering
+    wide = np.multiply(source, prescale, dtype=_WIDE.get(source.dtype.name, np.float64))
+
+    def last(combined: Array) -> Any:
+        return store(combined.reshape(source.shape) * postscale)
+
+    return by_halves(np.ascontiguousarray(wide), buffer, last, group, gathering)
 
 
 def combine(vectors: list[Array]) -> Array:
@@ -108,6 +117,4 @@ def combine(vectors: list[Array]) -> Array:
 def _combine_two(a: Array, b: Array) -> Array:
     dot = float(np.sum(a * b))
     a_norm, b_norm = float(np.sum(a * a)), float(np.sum(b * b))
-    a_share = 1.0 if a_norm == 0 else 1.0 - dot / (2.0 * a_norm)
-    b_share = 1.0 if b_norm == 0 else 1.0 - dot / (2.0 * b_norm)
-    return np.asarray(a_share * a + b_share * b)
+    return add_two(a, b, dot, a_norm, b_norm)

@@ -40,7 +40,7 @@ def _reduction(
     process_set: ProcessSet,
     weight: float | None = None,
     wire: str | None = None,
-) -> Request:
+) -> Request | Uneven:
     group = group_of(process_set)
     _ops.check_plain(wire, weight, op)
     buffer = _buffer(source)
@@ -68,7 +68,7 @@ def _allreduce(
     out: np.ndarray[Any, Any] | None = None,
     weight: float | None = None,
     wire: str | None = None,
-) -> Request:
+) -> Request | Uneven:
     source = _source(tensor)
     target = _Target(source.shape, source.dtype, out)
     return _reduction(source, target, op, name, (prescale, postscale), process_set, weight, wire)
@@ -137,7 +137,7 @@ def allreduce(
         tensor: same shape and dtype on all ranks.
         op: Average (integers: truncated toward zero), Sum, Min, Max, Product or Adasum. For bool
             Sum and Max are "or", Product and Min are "and". Adasum is for floating-point numbers;
-            every rank needs memory for all ranks' arrays.
+            with a name or below 64 KB every rank needs memory for all ranks' arrays.
         name: the same on all ranks. Operations with names may be called in another order on each
             rank; those without are matched by their order.
         prescale_factor: multiplies each rank's input.

@@ -62,7 +62,7 @@ def allreduce_request(
     weight: float | None = None,
     out: torch.Tensor | None = None,
     wire: str | None = None,
-) -> Request:
+) -> Request | Uneven:
     """An allreduce, ready to be started."""
     source = contiguous_source(tensor)
     target = Target(source.shape, source.dtype, out)
@@ -78,7 +78,7 @@ def _reduction(
     process_set: ProcessSet,
     weight: float | None,
     wire: str | None,
-) -> Request:
+) -> Request | Uneven:
     group = group_of(process_set)
     _ops.check_plain(wire, weight, op)
     buffer = buffer_of(source)
@@ -96,7 +96,7 @@ def _combine(
     factors: tuple[float, float],
     group: Group,
     weight: float | None,
-) -> Request:
+) -> Request | Uneven:
     """A weighted average or Adasum, by way of NumPy (bfloat16, which it has not, as float32)."""
     precise = source.float() if source.dtype == torch.bfloat16 else source
     array = precise.numpy()
@@ -121,7 +121,7 @@ def _in_place_request(
     process_set: ProcessSet,
     weight: float | None = None,
     wire: str | None = None,
-) -> Request:
+) -> Request | Uneven:
     target = InPlace(tensor)
     factors = (prescale, postscale)
     return _reduction(target.tensor, target, op, name, factors, process_set, weight, wire)

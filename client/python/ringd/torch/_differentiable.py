@@ -101,8 +101,8 @@ def allreduce(
     Args:
         tensor: same shape and dtype on all ranks.
         op: Average (integers: truncated toward zero), Sum, Min, Max, Product or Adasum (of
-            floating-point numbers, without gradient; every rank needs memory for all ranks'
-            tensors). For bool Sum and Max are "or", Product and Min are "and".
+            floating-point numbers, without gradient; with a name or below 64 KB every rank needs
+            memory for all ranks' tensors). For bool Sum and Max are "or", Product and Min "and".
         name: appears in messages; all ranks must give the same one.
         prescale_factor: multiplies each rank's input.
         postscale_factor: multiplies the result.
