@@ -1,9 +1,10 @@
 // Frames between daemons, on the data port (TCP). Little endian.
 //
-// Connection: node i dials its right neighbour i + 1 (mod n), once for each generation of a job and
-// for each of its groups (over the nodes that have members), and the two nodes of a pair dial one
-// another when messages are to be sent; payload flows to the right only, READY and acknowledgements
-// to the left, notes to the right, floods (ABORT, LEAVE) both ways. Handshake, before the first
+// Connection: node i dials its right neighbour i + 1 (mod n), and, of four nodes or more, those 2,
+// 4, 8, ... < n places to its right (shortcuts), once for each generation of a job and for each of
+// its groups (over the nodes that have members), and the two nodes of a pair dial one another when
+// messages are to be sent; payload flows to the right only, READY and acknowledgements to the left,
+// notes to the right neighbour, floods (ABORT, LEAVE) both ways. Handshake, before the first
 // frame, with K = the generation's key (32 bytes, from the scheduler) and both nonces random:
 //   dialler  -> Hello{nonce_a}
 //   acceptor -> Challenge{nonce_b, HMAC-SHA256(K, "ringd-accept" | Hello | nonce_b)}
@@ -16,7 +17,9 @@
 // operation whose READY has not come is sent only while it fits the eager window, so that early
 // frames can always be stored, and a slow operation never blocks another behind it. READY and data
 // carry the signature: the neighbour compares. An operation that has nothing to send to the right
-// sends one empty data frame there: each node hears of both neighbours before it completes.
+// sends one empty data frame there: each node hears of both neighbours before it completes. An
+// operation may have a stream of its own, with READY, offsets and eager window, on each shortcut;
+// where there is nothing to send, nothing goes.
 #ifndef RINGD_PROTO_WIRE_H_
 #define RINGD_PROTO_WIRE_H_
 
@@ -25,7 +28,7 @@
 namespace ringd::wire {
 
 inline constexpr uint32_t kMagic = 0x64676e72;  // "rngd"
-inline constexpr uint16_t kVersion = 4;
+inline constexpr uint16_t kVersion = 5;
 inline constexpr uint32_t kMaxPayloadBytes = 1u << 20;  // One data frame.
 inline constexpr uint32_t kMaxTextBytes = 1u << 20;     // One flood: plans are compared by text.
 // A connection, over all operations without READY.

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <numeric>
 #include <random>
 #include <utility>
 
@@ -35,9 +36,25 @@ uint64_t RandomIncarnation() {
   return (uint64_t{random()} << 32 | random()) | 1;
 }
 
-void CloseSockets(RingSockets sockets) {
-  UniqueFd right(sockets.right);
-  UniqueFd left(sockets.left);
+void CloseSockets(const RingSockets& sockets) {
+  std::vector<SocketPair> pairs = sockets.shortcuts;
+  pairs.push_back(sockets);
+  for (const SocketPair& pair : pairs) {
+    UniqueFd right(pair.right);
+    UniqueFd left(pair.left);
+  }
+}
+
+// Of the ring's other nodes that this one dials. nodes: the ring's, by index in the generation.
+void SetAddresses(const std::vector<std::string>& addresses, const std::vector<int>& nodes,
+                  RingOptions* ring) {
+  const auto right = [&](int places) {
+    return addresses[nodes[(ring->node_index + places) % ring->node_count]];
+  };
+  ring->right_address = right(1);
+  for (int k = 1; k <= ShortcutCount(ring->node_count); ++k) {
+    ring->shortcut_addresses.push_back(right(1 << k));
+  }
 }
 
 Outcome StoppingOutcome() {
@@ -284,11 +301,12 @@ void EngineImpl::Prepare(const JobGeneration& generation, std::function<void(abs
   ring.key = generation.key;
   ring.node_index = layout.node_index;
   ring.node_count = layout.node_count();
-  const size_t right = (static_cast<size_t>(layout.node_index) + 1) % layout.nodes.size();
-  if (right >= generation.data_addresses.size()) {
+  if (generation.data_addresses.size() < layout.nodes.size()) {
     return done(absl::InvalidArgumentError("the job has fewer data addresses than nodes"));
   }
-  ring.right_address = generation.data_addresses[right];
+  std::vector<int> nodes(layout.nodes.size());
+  std::iota(nodes.begin(), nodes.end(), 0);
+  SetAddresses(generation.data_addresses, nodes, &ring);
   preparing_[generation.job] = {generation.generation, std::move(done)};
   data_port_->OpenRing(ring, [this, generation](absl::StatusOr<RingSockets> sockets) {
     OnRing(generation, std::move(sockets));
@@ -370,8 +388,7 @@ void EngineImpl::OpenCommunicator(const JobGeneration& generation, const RingTun
   ring.nodes = nodes;
   ring.node_index = layout.node_index;
   ring.node_count = layout.node_count();
-  const int right = nodes[(layout.node_index + 1) % layout.node_count()];
-  ring.right_address = generation.data_addresses[right];
+  SetAddresses(generation.data_addresses, nodes, &ring);
   data_port_->OpenRing(ring, [this, id, make, opened](absl::StatusOr<RingSockets> sockets) {
     opening_.erase(id);
     const Job* job = FindJob(std::get<0>(id));

@@ -42,6 +42,17 @@ int NodeAt(const RingOptions& options, int index) {
   return options.nodes.empty() ? wrapped : options.nodes[wrapped];
 }
 
+// Lane 0 is the ring itself, the others are its shortcuts.
+int RightNode(const RingOptions& options, size_t lane) {
+  return NodeAt(options, options.node_index + (1 << lane));
+}
+int LeftNode(const RingOptions& options, size_t lane) {
+  return NodeAt(options, options.node_index - (1 << lane));
+}
+const std::string& RightAddress(const RingOptions& options, size_t lane) {
+  return lane == 0 ? options.right_address : options.shortcut_addresses[lane - 1];
+}
+
 RingId IdOf(const RingOptions& options) {
   const int peer = options.group == wire::kMessages ? NodeAt(options, options.node_index + 1) : 0;
   return {options.job, options.generation, options.group, peer};
@@ -66,14 +77,28 @@ struct Inbound {
 };
 using InboundList = std::list<Inbound>;
 
-struct Ring {
-  RingOptions options;
-  DataPort::RingDone done;
+// A connection to the right and one from the left.
+struct Lane {
   std::unique_ptr<Dialler> dialler;
   UniqueFd right;
   UniqueFd left;
+};
+
+struct Ring {
+  RingOptions options;
+  DataPort::RingDone done;
+  std::vector<Lane> lanes;
   uint64_t timer = 0;
-  std::string left_trouble;  // Why the last connection as our left neighbour was refused.
+  std::string left_trouble;  // Why the last connection from the left was refused.
+
+  // Null: none of ours.
+  Lane* LaneFrom(const wire::Hello& hello) {
+    if (hello.to_node != static_cast<uint32_t>(NodeAt(options, options.node_index))) return nullptr;
+    for (size_t lane = 0; lane < lanes.size(); ++lane) {
+      if (hello.from_node == static_cast<uint32_t>(LeftNode(options, lane))) return &lanes[lane];
+    }
+    return nullptr;
+  }
 };
 
 enum class ReadResult { kWhole, kPart, kEnd };
@@ -113,6 +138,14 @@ absl::Status CheckOptions(const RingOptions& options) {
   if (!options.nodes.empty() && options.nodes.size() != static_cast<size_t>(options.node_count)) {
     return absl::InvalidArgumentError("the ring's node numbers don't fit its node count");
   }
+  const size_t shortcuts = options.shortcut_addresses.size();
+  if (shortcuts > 0 && shortcuts != static_cast<size_t>(ShortcutCount(options.node_count))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(shortcuts, " shortcuts in a ring of ", options.node_count));
+  }
+  for (const std::string& address : options.shortcut_addresses) {
+    RINGD_RETURN_IF_ERROR(ParseHostPort(address).status());
+  }
   return ParseHostPort(options.right_address).status();
 }
 
@@ -146,7 +179,7 @@ class DataPortImpl : public DataPort {
   void Forget(InboundList::iterator inbound);
 
   // Rings.
-  void StartDialling(const RingId& id);
+  void StartDialling(const RingId& id, size_t lane);
   void FinishIfComplete(const RingId& id);
   void Expire(const RingId& id);
   void Finish(const RingId& id, absl::StatusOr<RingSockets> result);
@@ -257,8 +290,7 @@ void DataPortImpl::OnHello(InboundList::iterator inbound) {
 void DataPortImpl::SendChallenge(InboundList::iterator inbound, Ring* ring) {
   const RingOptions& options = ring->options;
   const wire::Hello& hello = inbound->hello;
-  if (hello.from_node != static_cast<uint32_t>(NodeAt(options, options.node_index - 1)) ||
-      hello.to_node != static_cast<uint32_t>(NodeAt(options, options.node_index))) {
+  if (ring->LaneFrom(hello) == nullptr) {
     ring->left_trouble = absl::StrCat("a connection from node ", hello.from_node, " to node ",
                                       hello.to_node, " came instead");
     Drop(inbound, ring->left_trouble);
@@ -288,8 +320,8 @@ void DataPortImpl::OnProof(InboundList::iterator inbound) {
     return;
   }
   loop_->Unwatch(inbound->fd.get());
-  ring->left =
-      std::move(inbound->fd);  // A later one replaces an earlier one, which its dialler gave up.
+  // A later one replaces an earlier one, which its dialler gave up.
+  ring->LaneFrom(inbound->hello)->left = std::move(inbound->fd);
   Forget(inbound);
   FinishIfComplete(id);
 }
@@ -330,7 +362,8 @@ void DataPortImpl::OpenRing(const RingOptions& options, RingDone done) {
   ring.options = options;
   ring.done = std::move(done);
   ring.timer = loop_->AddTimer(options.connect_timeout, [this, id] { Expire(id); });
-  StartDialling(id);
+  ring.lanes.resize(1 + options.shortcut_addresses.size());
+  for (size_t lane = 0; lane < ring.lanes.size(); ++lane) StartDialling(id, lane);
   for (auto next = inbound_.begin(); next != inbound_.end();) {
     const auto inbound = next++;
     if (inbound->state == Inbound::State::kHeld && IdOf(inbound->hello) == id) {
@@ -352,35 +385,43 @@ Ring* DataPortImpl::FindRing(const RingId& id) {
   return found == rings_.end() ? nullptr : &found->second;
 }
 
-void DataPortImpl::StartDialling(const RingId& id) {
+void DataPortImpl::StartDialling(const RingId& id, size_t lane) {
   Ring* const ring = FindRing(id);
   const RingOptions& options = ring->options;
   DialOptions dial;
-  dial.address = options.right_address;
+  dial.address = RightAddress(options, lane);
   dial.job = options.job;
   dial.generation = options.generation;
   dial.key = options.key;
   dial.from_node = NodeAt(options, options.node_index);
-  dial.to_node = NodeAt(options, options.node_index + 1);
+  dial.to_node = RightNode(options, lane);
   dial.group = options.group;
   dial.attempt_limit = kHandshakeLimit;
-  ring->dialler =
-      std::make_unique<Dialler>(loop_, std::move(dial), [this, id](absl::StatusOr<UniqueFd> fd) {
+  ring->lanes[lane].dialler = std::make_unique<Dialler>(
+      loop_, std::move(dial), [this, id, lane](absl::StatusOr<UniqueFd> fd) {
         if (!fd.ok()) {
           Finish(id, fd.status());
           return;
         }
-        FindRing(id)->right = *std::move(fd);
+        FindRing(id)->lanes[lane].right = *std::move(fd);
         FinishIfComplete(id);
       });
 }
 
 void DataPortImpl::FinishIfComplete(const RingId& id) {
   Ring* const ring = FindRing(id);
-  if (!ring->right.valid() || !ring->left.valid()) return;
+  for (const Lane& lane : ring->lanes) {
+    if (!lane.right.valid() || !lane.left.valid()) return;
+  }
   RingSockets sockets;
-  sockets.right = ring->right.release();
-  sockets.left = ring->left.release();
+  for (Lane& lane : ring->lanes) {
+    const SocketPair pair{lane.right.release(), lane.left.release()};
+    if (&lane == &ring->lanes[0]) {
+      static_cast<SocketPair&>(sockets) = pair;
+    } else {
+      sockets.shortcuts.push_back(pair);
+    }
+  }
   log_->info("ring formed job={} generation={} group={} node={} nodes={}", id.job, id.generation,
              id.group, NodeAt(ring->options, ring->options.node_index), ring->options.node_count);
   Finish(id, sockets);
@@ -390,16 +431,19 @@ void DataPortImpl::Expire(const RingId& id) {
   const Ring& ring = *FindRing(id);
   const RingOptions& options = ring.options;
   std::string missing;
-  if (!ring.right.valid()) {
-    absl::StrAppend(&missing, "; can't reach the right neighbour, node ",
-                    NodeAt(options, options.node_index + 1), " at ", options.right_address, " (",
-                    ring.dialler->trouble(), ")");
+  for (size_t lane = 0; lane < ring.lanes.size(); ++lane) {
+    const bool is_shortcut = lane > 0;
+    if (!ring.lanes[lane].right.valid()) {
+      absl::StrAppend(&missing, "; can't reach ", is_shortcut ? "" : "the right neighbour, ",
+                      "node ", RightNode(options, lane), " at ", RightAddress(options, lane), " (",
+                      ring.lanes[lane].dialler->trouble(), ")");
+    }
+    if (!ring.lanes[lane].left.valid()) {
+      absl::StrAppend(&missing, "; ", is_shortcut ? "" : "the left neighbour, ", "node ",
+                      LeftNode(options, lane), ", has not connected");
+    }
   }
-  if (!ring.left.valid()) {
-    absl::StrAppend(&missing, "; the left neighbour, node ",
-                    NodeAt(options, options.node_index - 1), ", has not connected");
-    if (!ring.left_trouble.empty()) absl::StrAppend(&missing, " (", ring.left_trouble, ")");
-  }
+  if (!ring.left_trouble.empty()) absl::StrAppend(&missing, " (", ring.left_trouble, ")");
   Finish(id, absl::DeadlineExceededError(absl::StrCat(
                  "ring of job ", options.job, " generation ", options.generation,
                  " not formed within ", absl::FormatDuration(options.connect_timeout), missing,

@@ -14,6 +14,15 @@
 
 namespace ringd::daemon {
 
+// Beside its neighbours, a node of a ring is connected with those 2, 4, 8, ... places to its right
+// and left, so that what must reach all nodes needs log2(n) steps. Fewer than 4 nodes gain nothing.
+constexpr int ShortcutCount(int node_count) {
+  int count = 0;
+  if (node_count < 4) return count;
+  while ((2 << count) < node_count) ++count;
+  return count;
+}
+
 // What a generation's ring needs from the transport.
 struct RingOptions {
   std::string job;
@@ -25,6 +34,8 @@ struct RingOptions {
   // Of the ring's nodes: their indices in the generation. Empty: the same numbers.
   std::vector<int> nodes;
   std::string right_address;  // host:port of node (node_index + 1) % node_count.
+  // Of the nodes 2, 4, ... places further: all of ShortcutCount, or on all nodes none.
+  std::vector<std::string> shortcut_addresses;
   absl::Duration connect_timeout = absl::Seconds(30);
 };
 
@@ -37,13 +48,18 @@ struct RingRequest {
 };
 
 // Two connected, authenticated, non-blocking TCP sockets; the owner closes them.
-struct RingSockets {
+struct SocketPair {
   int right = -1;  // Dialled by us.
-  int left = -1;   // Dialled by the left neighbour.
+  int left = -1;   // Dialled by the node to the left.
+};
+
+struct RingSockets : SocketPair {
+  std::vector<SocketPair> shortcuts;  // By RingOptions::shortcut_addresses.
 };
 
 // Listens on the node's data port and makes rings: for each generation one connection to the right
-// neighbour (retried with backoff) and one from the left; the same for each group of a generation.
+// neighbour (retried with backoff) and one from the left, and its shortcuts; the same for each
+// group of a generation.
 //
 // Life: Create binds and listens; OpenRing any number of times; CloseRing forgets one that is not
 // done yet. Ownership: sockets pass to the callback. The event loop outlives it. Thread-bound: the

@@ -53,6 +53,10 @@ struct Opening {
     if (!result.has_value() || !result->ok()) return;
     close((*result)->right);
     close((*result)->left);
+    for (const SocketPair& pair : (*result)->shortcuts) {
+      close(pair.right);
+      close(pair.left);
+    }
   }
 };
 
@@ -113,7 +117,68 @@ TEST_P(Rings, OpenRing_OnAllNodes_ConnectsEachToItsRightNeighbour) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(NodeCounts, Rings, testing::Values(2, 3, 5));
+TEST_P(Rings, OpenRing_Shortcuts_ConnectEachToNodesFurtherRight) {
+  const int count = GetParam();
+  EventLoop loop;
+  std::vector<std::unique_ptr<DataPort>> ports;
+  for (int i = 0; i < count; ++i) ports.push_back(MakePort(&loop));
+  std::vector<Opening> openings(count);
+  for (int i = 0; i < count; ++i) {
+    RingOptions options = Options(i, count, *ports[(i + 1) % count]);
+    for (int k = 1; k <= ShortcutCount(count); ++k) {
+      options.shortcut_addresses.push_back(Address(*ports[(i + (1 << k)) % count]));
+    }
+    ports[i]->OpenRing(options, openings[i].Done());
+  }
+  for (Opening& opening : openings) {
+    ASSERT_TRUE(PollUntil(&loop, [&] { return opening.result.has_value(); }));
+    ASSERT_TRUE(opening.result->ok()) << opening.result->status();
+  }
+  const size_t expected = count < 4 ? 0 : count == 4 ? 1 : 2;  // 2; 2 and 4 places.
+  for (int i = 0; i < count; ++i) {
+    const RingSockets& sockets = **openings[i].result;
+    ASSERT_EQ(sockets.shortcuts.size(), expected);
+    ExpectConnected(sockets.right, (*openings[(i + 1) % count].result)->left);
+    for (size_t k = 0; k < expected; ++k) {
+      const RingSockets& far = **openings[(i + (2 << k)) % count].result;
+      ExpectConnected(sockets.shortcuts[k].right, far.shortcuts[k].left);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(NodeCounts, Rings, testing::Values(2, 3, 4, 5, 8));
+
+TEST(DataPort, OpenRing_ShortcutMissing_NamesTheNode) {
+  EventLoop loop;
+  const auto a = MakePort(&loop);
+  const auto b = MakePort(&loop);
+  auto c = MakePort(&loop);
+  RingOptions options = Options(0, 4, *b);
+  options.shortcut_addresses = {Address(*c)};
+  options.connect_timeout = absl::Milliseconds(200);
+  c.reset();
+  Opening opening;
+  a->OpenRing(options, opening.Done());
+  ASSERT_TRUE(PollUntil(&loop, [&] { return opening.result.has_value(); }));
+  const std::string message(opening.result->status().message());
+  EXPECT_NE(message.find("can't reach node 2 at " + options.shortcut_addresses[0]),
+            std::string::npos)
+      << message;
+  EXPECT_NE(message.find("node 2, has not connected"), std::string::npos) << message;
+}
+
+TEST(DataPort, OpenRing_WrongNumberOfShortcuts_IsInvalid) {
+  EventLoop loop;
+  const auto a = MakePort(&loop);
+  for (const int count : {2, 3, 5}) {  // None, none, two would fit.
+    RingOptions options = Options(0, count, *a);
+    options.shortcut_addresses = {Address(*a)};
+    Opening opening;
+    a->OpenRing(options, opening.Done());
+    ASSERT_TRUE(PollUntil(&loop, [&] { return opening.result.has_value(); }));
+    EXPECT_EQ(opening.result->status().code(), absl::StatusCode::kInvalidArgument);
+  }
+}
 
 TEST(DataPort, Create_AddressTaken_NamesAddressAndCause) {
   EventLoop loop;

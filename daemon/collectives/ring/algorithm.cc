@@ -69,6 +69,11 @@ bool IsGathered(const GroupLayout& layout, const Collective& collective, const R
          NodeReduction::AddsWholeSums(layout, collective);
 }
 
+bool IsTree(const Collective& collective, const RingTable& table) {
+  const uint64_t bytes = collective.count * DTypeBytes(collective.dtype);
+  return table.shortcut_count > 0 && bytes > 0 && bytes <= table.tree_bytes;
+}
+
 absl::Status Check(const GroupLayout& layout, const Collective& collective) {
   if (collective.operation == Operation::kBarrier) return absl::OkStatus();
   if (collective.ranks.size() != static_cast<size_t>(layout.local_count())) {
@@ -117,9 +122,12 @@ absl::StatusOr<std::unique_ptr<RingAlgorithm>> MakeRingAlgorithm(const GroupLayo
       if (collective.wire != WireDType::kSame) {
         return MakeRingNarrowAllreduce(layout, collective, scratch);
       }
-      return IsGathered(layout, collective, table)
-                 ? MakeRingGatherAllreduce(layout, collective, scratch)
-                 : MakeRingAllreduce(layout, collective, scratch);
+      if (!IsGathered(layout, collective, table)) {
+        return MakeRingAllreduce(layout, collective, scratch);
+      }
+      return table.shortcut_count > 0
+                 ? MakeDoublingAllreduce(layout, collective, table.shortcut_count, scratch)
+                 : MakeRingGatherAllreduce(layout, collective, scratch);
     case Operation::kReduceScatter:
       return MakeRingReduceScatter(layout, collective, scratch);
     case Operation::kAllgather:
@@ -127,9 +135,11 @@ absl::StatusOr<std::unique_ptr<RingAlgorithm>> MakeRingAlgorithm(const GroupLayo
     case Operation::kAlltoall:
       return MakeRingAlltoall(layout, collective);
     case Operation::kBroadcast:
-      return MakeRingBroadcast(layout, collective);
+      return IsTree(collective, table) ? MakeTreeBroadcast(layout, collective, table.shortcut_count)
+                                       : MakeRingBroadcast(layout, collective);
     default:
-      return MakeRingBarrier(layout);
+      return table.shortcut_count > 0 ? MakeDoublingBarrier(layout, table.shortcut_count)
+                                      : MakeRingBarrier(layout);
   }
 }
 

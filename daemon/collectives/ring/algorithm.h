@@ -12,22 +12,15 @@
 
 namespace ringd::daemon {
 
-// One operation on one node: a byte stream to the right neighbour and one from the left, both cut
-// into pieces of at most kRingPieceBytes by a schedule that both ends compute. Pieces are taken,
-// and received, strictly in order.
-//
-// Life: Prepare until it returns true; then pieces; when both streams are over, Finish until it
-// returns true. May be destroyed at any time once none of its pieces is with the link. Ownership:
-// the collective and the scratch memory outlive it. Thread-bound: the communicator's.
-class RingAlgorithm {
+// A byte stream to a node on the right and one from a node on the left, both cut into pieces of at
+// most kRingPieceBytes by a schedule that both ends compute. Pieces are taken, and received,
+// strictly in order. Thread-bound: the communicator's.
+class RingStream {
  public:
-  virtual ~RingAlgorithm() = default;
+  virtual ~RingStream() = default;
 
   virtual uint64_t send_bytes() const = 0;
   virtual uint64_t receive_bytes() const = 0;
-
-  // A bounded piece of local work before anything is sent or received; true when there is no more.
-  virtual bool Prepare() { return true; }
 
   // Bytes of the next piece to send; 0 after the last. The stream's offset is the caller's to
   // count.
@@ -45,9 +38,33 @@ class RingAlgorithm {
   virtual void Received(const std::byte* data) = 0;
   // Bytes of the stream that can be received so far in all. Grows.
   virtual uint64_t ReceiveLimit() const { return receive_bytes(); }
+};
+
+// One operation on one node: its streams. Stream 0 is that between neighbours; stream k goes to the
+// node 2^k places to the right.
+//
+// Life: Prepare until it returns true; then pieces; when all streams are over, Finish until it
+// returns true. May be destroyed at any time once none of its pieces is with a link. Ownership:
+// the collective and the scratch memory outlive it. Thread-bound: the communicator's.
+class RingAlgorithm {
+ public:
+  virtual ~RingAlgorithm() = default;
+
+  // A bounded piece of local work before anything is sent or received; true when there is no more.
+  virtual bool Prepare() { return true; }
+
+  virtual int stream_count() const = 0;
+  virtual RingStream* stream(int index) = 0;
 
   // A bounded piece of local work after the streams; true when there is no more.
   virtual bool Finish() { return true; }
+};
+
+// One whose bytes go from neighbour to neighbour.
+class NeighbourAlgorithm : public RingAlgorithm, public RingStream {
+ public:
+  int stream_count() const override { return 1; }
+  RingStream* stream(int) override { return this; }
 };
 
 // Memory that the operations of one communicator share: none needs it from one call to the next,
@@ -61,9 +78,13 @@ struct RingScratch {
 
 // Which way operations take, the same on all nodes of a ring. The result's bits don't depend on it.
 struct RingTable {
-  // Allreduces of tensors up to here: whole sums go once around the ring. All nodes' sums of one
-  // fit a piece, else they don't.
+  // Allreduces of tensors up to here: each node's sum goes whole to all nodes, if all of them fit a
+  // piece.
   uint64_t gather_bytes = 0;
+  // Broadcasts up to here: a tree.
+  uint64_t tree_bytes = 0;
+  // Links to the nodes 2, 4, ... places away. 0: all goes from neighbour to neighbour.
+  int shortcut_count = 0;
 };
 
 // INVALID_ARGUMENT: the collective can't be carried out; the message says why.
@@ -79,6 +100,9 @@ std::unique_ptr<RingAlgorithm> MakeRingAllreduce(const GroupLayout& layout,
 std::unique_ptr<RingAlgorithm> MakeRingGatherAllreduce(const GroupLayout& layout,
                                                        const Collective& collective,
                                                        RingScratch* scratch);
+std::unique_ptr<RingAlgorithm> MakeDoublingAllreduce(const GroupLayout& layout,
+                                                     const Collective& collective,
+                                                     int shortcut_count, RingScratch* scratch);
 std::unique_ptr<RingAlgorithm> MakeRingNarrowAllreduce(const GroupLayout& layout,
                                                        const Collective& collective,
                                                        RingScratch* scratch);
@@ -89,9 +113,12 @@ std::unique_ptr<RingAlgorithm> MakeRingAllgather(const GroupLayout& layout,
                                                  const Collective& collective);
 std::unique_ptr<RingAlgorithm> MakeRingBroadcast(const GroupLayout& layout,
                                                  const Collective& collective);
+std::unique_ptr<RingAlgorithm> MakeTreeBroadcast(const GroupLayout& layout,
+                                                 const Collective& collective, int shortcut_count);
 std::unique_ptr<RingAlgorithm> MakeRingAlltoall(const GroupLayout& layout,
                                                 const Collective& collective);
 std::unique_ptr<RingAlgorithm> MakeRingBarrier(const GroupLayout& layout);
+std::unique_ptr<RingAlgorithm> MakeDoublingBarrier(const GroupLayout& layout, int shortcut_count);
 
 }  // namespace ringd::daemon
 

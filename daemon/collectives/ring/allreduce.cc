@@ -11,7 +11,7 @@ namespace ringd::daemon {
 namespace {
 
 // The first rank's output holds the sums under way.
-class RingAllreduce : public RingAlgorithm {
+class RingAllreduce : public NeighbourAlgorithm {
  public:
   RingAllreduce(const GroupLayout& layout, const Collective& collective, RingScratch* scratch)
       : collective_(collective),

@@ -28,6 +28,20 @@ inline constexpr size_t kSmallOperationBytes = 64 << 10;
 // Failed operations that a channel remembers, so that their late frames are known from nonsense.
 inline constexpr size_t kMaxFailedOperations = 4096;
 
+// How far one of an operation's streams has come.
+struct StreamProgress {
+  bool left_has_begun = false;
+  bool right_is_ready = false;
+  bool has_sent_empty = false;
+  uint64_t announced_limit = 0;
+  uint64_t right_limit = 0;  // Of taken_bytes, once the right node is ready.
+  uint64_t taken_bytes = 0;
+  uint64_t received_bytes = 0;
+  uint32_t frames_with_link = 0;
+  uint32_t eager_frames = 0;  // Sent before READY; 0 again after it.
+  uint64_t eager_bytes = 0;
+};
+
 // An operation that has been started here.
 struct RingOperation {
   OperationKey key;
@@ -36,18 +50,9 @@ struct RingOperation {
   Communicator::Done done;
   std::unique_ptr<RingAlgorithm> algorithm;  // Null while it waits in the channel's queue.
 
-  bool is_announced = false;   // READY has been sent to the left.
-  bool is_mismatched = false;  // A neighbour's operation differs: nothing moves any more.
-  bool left_has_begun = false;
-  bool right_is_ready = false;
-  bool has_sent_empty = false;
-  uint64_t announced_limit = 0;
-  uint64_t right_limit = 0;  // Of taken_bytes, once the right neighbour is ready.
-  uint64_t taken_bytes = 0;
-  uint64_t received_bytes = 0;
-  uint32_t frames_with_link = 0;
-  uint32_t eager_frames = 0;  // Sent before READY; 0 again after it.
-  uint64_t eager_bytes = 0;
+  bool is_announced = false;            // READY has been sent to the left.
+  bool is_mismatched = false;           // A neighbour's operation differs: nothing moves any more.
+  std::vector<StreamProgress> streams;  // The algorithm's.
 };
 
 // Payload that came before the operation was announced.
@@ -56,9 +61,13 @@ struct EarlyFrame {
   std::vector<std::byte> data;
 };
 
+struct EarlyStream {
+  std::optional<wire::FrameHeader> ready;  // The newest, of the right node.
+  std::vector<EarlyFrame> frames;          // Of the left node.
+};
+
 struct EarlyArrivals {
-  std::optional<wire::FrameHeader> ready;  // The newest, of the right neighbour.
-  std::vector<EarlyFrame> frames;          // Of the left neighbour.
+  std::vector<EarlyStream> streams;  // Up to the last of which something has come.
 };
 
 // What one node says that its operation is.

@@ -28,22 +28,21 @@ RingCommunicator::RingCommunicator(GroupLayout layout, uint64_t generation, Ring
     : layout_(std::move(layout)),
       generation_(generation),
       ring_failure_(std::move(ring_failure)),
-      left_handler_(this, Side::kLeft),
-      right_handler_(this, Side::kRight),
-      left_(std::make_unique<Link>(loop, UniqueFd(sockets.left), generation, &left_handler_)),
-      right_(std::make_unique<Link>(loop, UniqueFd(sockets.right), generation, &right_handler_)),
       floods_seen_(layout_.nodes.size(), 0) {
+  lanes_.push_back(std::make_unique<Lane>(this, 0, sockets, generation, loop));
+  for (const SocketPair& pair : sockets.shortcuts) {
+    lanes_.push_back(std::make_unique<Lane>(this, lane_count(), pair, generation, loop));
+  }
   if (tuning.measures) {
     BeginTuning(tuning);
   } else {
-    table_ = ChooseTable(layout_.node_count(), tuning.costs ? *tuning.costs : RingCosts{});
+    UseCosts(tuning.costs ? *tuning.costs : RingCosts{});
   }
 }
 
 RingCommunicator::~RingCommunicator() {
-  for (const OperationPtr& operation : running_) right_->DropData(operation->id);
-  right_.reset();
-  left_.reset();
+  for (const OperationPtr& operation : running_) DropData(*operation);
+  lanes_.clear();
 }
 
 void RingCommunicator::BeginTuning(const RingTuning& tuning) {
@@ -54,7 +53,7 @@ void RingCommunicator::BeginTuning(const RingTuning& tuning) {
     leaders_.nodes[node].rank_count = 1;
   }
   tuner_ = std::make_unique<RingTuner>(
-      layout_.node_count(), layout_.node_index == 0, tuning.gather_bytes,
+      layout_.node_count(), shortcut_count(), layout_.node_index == 0, tuning.gather_bytes,
       [this](std::shared_ptr<const Collective> collective, Done done) {
         Start({wire::kTuningChannel, ++tuning_sequence_}, std::move(collective),
               [this, done = std::move(done)](const Outcome& outcome) {
@@ -65,16 +64,20 @@ void RingCommunicator::BeginTuning(const RingTuning& tuning) {
       [] { return static_cast<double>(absl::GetCurrentTimeNanos()) / 1e3; },
       [this, tuning](const RingCosts& costs) {
         if (tuning.costs != nullptr) *tuning.costs = costs;
-        table_ = ChooseTable(layout_.node_count(), costs);
+        UseCosts(costs);
         GetLogger("collectives")
             ->info(
                 "ring measured job={} generation={} nodes={} step_us={:.0f} gbit={:.2f} "
-                "gather_bytes={}{}",
+                "shortcuts={} gather_bytes={}{} tree_bytes={}",
                 tuning.job, generation_, layout_.node_count(), costs.step_us,
-                costs.bytes_per_us * 8 / 1e3, table_->gather_bytes,
-                costs.gather_bytes >= 0 ? " (set)" : "");
+                costs.bytes_per_us * 8 / 1e3, table_->shortcut_count, table_->gather_bytes,
+                costs.gather_bytes >= 0 ? " (set)" : "", table_->tree_bytes);
       });
   tuner_->Begin();
+}
+
+void RingCommunicator::UseCosts(const RingCosts& costs) {
+  table_ = ChooseTable(layout_.node_count(), shortcut_count(), costs);
 }
 
 void RingCommunicator::Start(OperationKey key, std::shared_ptr<const Collective> collective,
@@ -114,10 +117,14 @@ void RingCommunicator::Start(OperationKey key, std::shared_ptr<const Collective>
 bool RingCommunicator::Progress() {
   if (std::exchange(is_busy_, true)) return false;
   bool has_worked = Activate();
-  has_worked |= left_->Receive(kMaxReceivedBytes);
-  has_worked |= right_->Receive(kMaxControlBytes);
+  for (const auto& lane : lanes_) {
+    has_worked |= lane->left.Receive(kMaxReceivedBytes);
+    has_worked |= lane->right.Receive(kMaxControlBytes);
+  }
   has_worked |= PrepareSome();
-  has_worked |= MoveBytes();
+  for (int lane = 0; lane < lane_count(); ++lane) has_worked |= SendPieces(lane);
+  RaiseLimits();
+  for (const auto& lane : lanes_) has_worked |= lane->left.Flush(kMaxControlBytes);
   has_worked |= FinishSome();
   CheckLinks();
   has_worked |= !callbacks_.empty();
@@ -139,9 +146,9 @@ bool RingCommunicator::Activate() {
     RingChannel& channel = channels_[number];
     while (channel.MayActivate()) {
       const OperationPtr operation = channel.queued.front();
-      absl::StatusOr<std::unique_ptr<RingAlgorithm>> algorithm =
-          MakeRingAlgorithm(is_tuning ? leaders_ : layout_, *operation->collective,
-                            table_.value_or(RingTable{}), &scratch_);
+      absl::StatusOr<std::unique_ptr<RingAlgorithm>> algorithm = MakeRingAlgorithm(
+          is_tuning ? leaders_ : layout_, *operation->collective,
+          table_.value_or(RingTable{.shortcut_count = shortcut_count()}), &scratch_);
       if (!algorithm.ok()) {
         Outcome outcome;
         outcome.code = arena::Code::kInvalidArgument;
@@ -150,6 +157,7 @@ bool RingCommunicator::Activate() {
         continue;
       }
       operation->algorithm = *std::move(algorithm);
+      operation->streams.resize(operation->algorithm->stream_count());
       channel.queued.pop_front();
       channel.running.push_back(operation);
       running_.push_back(operation);
@@ -171,93 +179,118 @@ bool RingCommunicator::PrepareSome() {
 
 void RingCommunicator::Announce(const OperationPtr& operation) {
   operation->is_announced = true;
-  operation->announced_limit = operation->algorithm->ReceiveLimit();
-  wire::FrameHeader header = HeaderOf(*operation, wire::FrameType::kReady);
-  header.offset = operation->announced_limit;
-  left_->SendControl(header, {});
+  SendReady(operation.get(), true);
   if (absl::Status status = FeedEarly(operation.get()); !status.ok()) {
     early_violation_ = std::move(status);
   }
 }
 
-bool RingCommunicator::MoveBytes() {
+void RingCommunicator::SendReady(RingOperation* operation, bool is_first) {
+  for (int lane = 0; lane < StreamCount(*operation); ++lane) {
+    StreamProgress& progress = operation->streams[lane];
+    const uint64_t limit = operation->algorithm->stream(lane)->ReceiveLimit();
+    if (!ReceivesOn(lane, *operation) || (!is_first && limit == progress.announced_limit)) continue;
+    progress.announced_limit = limit;
+    wire::FrameHeader header = HeaderOf(*operation, wire::FrameType::kReady);
+    header.offset = limit;
+    lanes_[lane]->left.SendControl(header, {});
+  }
+}
+
+void RingCommunicator::RaiseLimits() {
+  for (const OperationPtr& operation : running_) {
+    if (operation->is_announced && !operation->is_mismatched) SendReady(operation.get(), false);
+  }
+}
+
+bool RingCommunicator::SendPieces(int lane) {
   bool has_worked = false;
   for (size_t moved = 0; moved < kMaxSentBytes; moved += kMaxQueuedBytes) {
-    const bool has_queued = QueuePieces();
-    const bool has_sent = right_->Flush(kMaxQueuedBytes);
+    const bool has_queued = QueuePieces(lane);
+    const bool has_sent = lanes_[lane]->right.Flush(kMaxQueuedBytes);
     has_worked |= has_queued || has_sent;
     if (!has_sent) break;
   }
-  RaiseLimits();
-  has_worked |= left_->Flush(kMaxControlBytes);
   return has_worked;
 }
 
-bool RingCommunicator::QueuePieces() {
+bool RingCommunicator::QueuePieces(int lane) {
+  Lane& links = *lanes_[lane];
   bool has_queued = false;
   size_t idle = 0;  // Operations in a row that have nothing to send.
-  while (idle < running_.size() && right_->queued_data_bytes() < kMaxQueuedBytes &&
-         right_->queued_data_frames() < kMaxQueuedFrames) {
-    if (next_to_send_ >= running_.size()) next_to_send_ = 0;
-    const bool is_queued = QueuePiece(running_[next_to_send_++].get());
+  while (idle < running_.size() && links.right.queued_data_bytes() < kMaxQueuedBytes &&
+         links.right.queued_data_frames() < kMaxQueuedFrames) {
+    if (links.next_to_send >= running_.size()) links.next_to_send = 0;
+    const bool is_queued = QueuePiece(lane, running_[links.next_to_send++].get());
     idle = is_queued ? 0 : idle + 1;
     has_queued |= is_queued;
   }
   return has_queued;
 }
 
-bool RingCommunicator::MaySend(const RingOperation& operation, uint32_t bytes) const {
-  if (operation.right_is_ready) return operation.taken_bytes + bytes <= operation.right_limit;
-  return operation.eager_frames < wire::kMaxEagerFrames &&
-         eager_bytes_ + bytes <= wire::kEagerWindowBytes &&
-         (operation.eager_frames > 0 || eager_operations_ < wire::kMaxEarlyOperations);
+bool RingCommunicator::MaySend(int lane, const StreamProgress& progress, uint32_t bytes) const {
+  if (progress.right_is_ready) return progress.taken_bytes + bytes <= progress.right_limit;
+  const Lane& links = *lanes_[lane];
+  return progress.eager_frames < wire::kMaxEagerFrames &&
+         links.eager_bytes + bytes <= wire::kEagerWindowBytes &&
+         (progress.eager_frames > 0 || links.eager_operations < wire::kMaxEarlyOperations);
 }
 
-bool RingCommunicator::QueuePiece(RingOperation* operation) {
-  if (!operation->is_announced || operation->is_mismatched) return false;
-  const uint32_t bytes = operation->algorithm->NextSendBytes();
-  const bool is_empty = bytes == 0;
-  if (is_empty && (operation->has_sent_empty || operation->algorithm->send_bytes() > 0)) {
+bool RingCommunicator::QueuePiece(int lane, RingOperation* operation) {
+  if (!operation->is_announced || operation->is_mismatched || !SendsOn(lane, *operation)) {
     return false;
   }
-  if (!MaySend(*operation, bytes)) return false;
-  const std::byte* const piece = is_empty ? nullptr : operation->algorithm->TakePiece();
+  Lane& links = *lanes_[lane];
+  StreamProgress& progress = operation->streams[lane];
+  RingStream* const stream = operation->algorithm->stream(lane);
+  const uint32_t bytes = stream->NextSendBytes();
+  const bool is_empty = bytes == 0;
+  if (is_empty && (progress.has_sent_empty || stream->send_bytes() > 0)) return false;
+  if (!MaySend(lane, progress, bytes)) return false;
+  const std::byte* const piece = is_empty ? nullptr : stream->TakePiece();
   if (!is_empty && piece == nullptr) return false;
   wire::FrameHeader header = HeaderOf(*operation, wire::FrameType::kData);
-  header.offset = operation->taken_bytes;
-  operation->has_sent_empty |= is_empty;
-  operation->taken_bytes += bytes;
-  ++operation->frames_with_link;
-  if (!operation->right_is_ready) {
-    if (operation->eager_frames++ == 0) ++eager_operations_;
-    operation->eager_bytes += bytes;
-    eager_bytes_ += bytes;
+  header.offset = progress.taken_bytes;
+  progress.has_sent_empty |= is_empty;
+  progress.taken_bytes += bytes;
+  ++progress.frames_with_link;
+  if (!progress.right_is_ready) {
+    if (progress.eager_frames++ == 0) ++links.eager_operations;
+    progress.eager_bytes += bytes;
+    links.eager_bytes += bytes;
   }
-  right_->SendData(header, piece, bytes, operation->id);
+  links.right.SendData(header, piece, bytes, operation->id);
   return true;
 }
 
-void RingCommunicator::RaiseLimits() {
-  for (const OperationPtr& operation : running_) {
-    if (!operation->is_announced || operation->is_mismatched) continue;
-    const uint64_t limit = operation->algorithm->ReceiveLimit();
-    if (limit == operation->announced_limit) continue;
-    operation->announced_limit = limit;
-    wire::FrameHeader header = HeaderOf(*operation, wire::FrameType::kReady);
-    header.offset = limit;
-    left_->SendControl(header, {});
-  }
+bool RingCommunicator::SendsOn(int lane, const RingOperation& operation) {
+  return lane == 0 ||
+         (lane < StreamCount(operation) && operation.algorithm->stream(lane)->send_bytes() > 0);
 }
 
-bool RingCommunicator::IsOver(const RingOperation& operation) const {
-  if (!operation.is_announced || operation.is_mismatched || !operation.right_is_ready ||
-      !operation.left_has_begun || operation.frames_with_link > 0) {
-    return false;
+bool RingCommunicator::ReceivesOn(int lane, const RingOperation& operation) {
+  return lane == 0 ||
+         (lane < StreamCount(operation) && operation.algorithm->stream(lane)->receive_bytes() > 0);
+}
+
+bool RingCommunicator::IsOver(const RingOperation& operation) {
+  if (!operation.is_announced || operation.is_mismatched) return false;
+  for (int lane = 0; lane < StreamCount(operation); ++lane) {
+    if (!IsOver(lane, operation)) return false;
   }
-  const RingAlgorithm& algorithm = *operation.algorithm;
-  return operation.received_bytes == algorithm.receive_bytes() &&
-         operation.taken_bytes == algorithm.send_bytes() &&
-         (operation.has_sent_empty || algorithm.send_bytes() > 0);
+  return true;
+}
+
+bool RingCommunicator::IsOver(int lane, const RingOperation& operation) {
+  const StreamProgress& progress = operation.streams[lane];
+  const RingStream& stream = *operation.algorithm->stream(lane);
+  if (SendsOn(lane, operation)) {
+    const bool has_sent = progress.taken_bytes == stream.send_bytes() &&
+                          (progress.has_sent_empty || stream.send_bytes() > 0);
+    if (!has_sent || !progress.right_is_ready || progress.frames_with_link > 0) return false;
+  }
+  return !ReceivesOn(lane, operation) ||
+         (progress.left_has_begun && progress.received_bytes == stream.receive_bytes());
 }
 
 bool RingCommunicator::FinishSome() {
@@ -281,17 +314,22 @@ void RingCommunicator::Remove(const OperationPtr& operation) {
   std::erase(channel.queued, operation);
   std::erase(running_, operation);
   running_by_id_.erase(operation->id);
-  ReleaseEager(operation.get());
+  for (int lane = 0; lane < StreamCount(*operation); ++lane) ReleaseEager(lane, operation.get());
   DropMismatches(&channel, operation->key.sequence);
   if (!channel.queued.empty()) channels_to_activate_.push_back(operation->key.channel);
 }
 
-void RingCommunicator::ReleaseEager(RingOperation* operation) {
-  if (operation->eager_frames == 0) return;
-  --eager_operations_;
-  eager_bytes_ -= operation->eager_bytes;
-  operation->eager_frames = 0;
-  operation->eager_bytes = 0;
+void RingCommunicator::ReleaseEager(int lane, RingOperation* operation) {
+  StreamProgress& progress = operation->streams[lane];
+  if (progress.eager_frames == 0) return;
+  --lanes_[lane]->eager_operations;
+  lanes_[lane]->eager_bytes -= progress.eager_bytes;
+  progress.eager_frames = 0;
+  progress.eager_bytes = 0;
+}
+
+void RingCommunicator::DropData(const RingOperation& operation) {
+  for (const auto& lane : lanes_) lane->right.DropData(operation.id);
 }
 
 wire::FrameHeader RingCommunicator::HeaderOf(const RingOperation& operation,
@@ -308,7 +346,7 @@ void RingCommunicator::SendNote(std::string note) {
   if (broken_.has_value()) return;
   wire::FrameHeader header{};
   header.type = wire::FrameType::kNote;
-  right_->SendControl(header, std::move(note));
+  lanes_[0]->right.SendControl(header, std::move(note));
 }
 
 void RingCommunicator::RunCallbacks() {
@@ -323,10 +361,12 @@ void RingCommunicator::RunCallbacks() {
 
 Communicator::Counters RingCommunicator::counters() const {
   Counters counters;
-  for (const Link* link : {left_.get(), right_.get()}) {
-    counters.bytes_sent += link->counters().payload_bytes_sent;
-    counters.bytes_received += link->counters().payload_bytes_received;
-    counters.frames_sent += link->counters().frames_sent;
+  for (const auto& lane : lanes_) {
+    for (const Link* link : {&lane->left, &lane->right}) {
+      counters.bytes_sent += link->counters().payload_bytes_sent;
+      counters.bytes_received += link->counters().payload_bytes_received;
+      counters.frames_sent += link->counters().frames_sent;
+    }
   }
   return counters;
 }

@@ -50,59 +50,101 @@ class RingCommunicator : public Communicator {
 
   // Tells which link it was.
   struct SideHandler : Link::Handler {
-    SideHandler(RingCommunicator* owner, Side side) : owner(owner), side(side) {}
+    SideHandler(RingCommunicator* owner, int lane, Side side)
+        : owner(owner), lane(lane), side(side) {}
     absl::StatusOr<std::byte*> OnData(const wire::FrameHeader& header) override {
-      return owner->OnData(side, header);
+      return owner->OnData(lane, side, header);
     }
     absl::Status OnFrame(const wire::FrameHeader& header, const std::byte* payload) override {
-      return owner->OnFrame(side, header, payload);
+      return owner->OnFrame(lane, side, header, payload);
     }
-    void OnSent(uint64_t tag) override { owner->OnSent(tag); }
+    void OnSent(uint64_t tag) override { owner->OnSent(lane, tag); }
     RingCommunicator* const owner;
+    const int lane;
     const Side side;
+  };
+
+  // The links that carry one stream of each operation: to the node 2^index places to the right, and
+  // from that to the left. Lane 0 is the ring.
+  struct Lane {
+    Lane(RingCommunicator* owner, int index, SocketPair sockets, uint64_t generation,
+         EventLoop* loop)
+        : left_handler(owner, index, Side::kLeft),
+          right_handler(owner, index, Side::kRight),
+          left(loop, UniqueFd(sockets.left), generation, &left_handler),
+          right(loop, UniqueFd(sockets.right), generation, &right_handler) {}
+    SideHandler left_handler;
+    SideHandler right_handler;
+    Link left;
+    Link right;
+    size_t next_to_send = 0;  // Of running_, round robin.
+    // What we have sent, and keep, ahead of READY.
+    uint64_t eager_bytes = 0;
+    size_t eager_operations = 0;
+    // What has come ahead of ours.
+    uint64_t early_bytes = 0;
+    std::optional<EarlyFrame> receiving_early;
   };
 
   // Start while the ring has no table runs nothing but the tuner's operations.
   void BeginTuning(const RingTuning& tuning);
+  void UseCosts(const RingCosts& costs);
+  int lane_count() const { return static_cast<int>(lanes_.size()); }
+  int shortcut_count() const { return lane_count() - 1; }
+  static int StreamCount(const RingOperation& operation) {
+    return static_cast<int>(operation.streams.size());
+  }
 
   // Operations.
   bool Activate();
   bool PrepareSome();
   void Announce(const OperationPtr& operation);
-  bool MoveBytes();
-  bool QueuePieces();
-  bool QueuePiece(RingOperation* operation);
-  bool MaySend(const RingOperation& operation, uint32_t bytes) const;
+  bool SendPieces(int lane);
+  bool QueuePieces(int lane);
+  bool QueuePiece(int lane, RingOperation* operation);
+  bool MaySend(int lane, const StreamProgress& progress, uint32_t bytes) const;
+  // READY, on the lanes on which more can come than was announced.
+  void SendReady(RingOperation* operation, bool is_first);
   void RaiseLimits();
   bool FinishSome();
-  bool IsOver(const RingOperation& operation) const;
+  // Whether the operation's stream has anything to do with the lane's right, or left node.
+  static bool SendsOn(int lane, const RingOperation& operation);
+  static bool ReceivesOn(int lane, const RingOperation& operation);
+  static bool IsOver(const RingOperation& operation);
+  static bool IsOver(int lane, const RingOperation& operation);
   void Remove(const OperationPtr& operation);
-  void ReleaseEager(RingOperation* operation);
+  void DropData(const RingOperation& operation);
+  void ReleaseEager(int lane, RingOperation* operation);
   wire::FrameHeader HeaderOf(const RingOperation& operation, wire::FrameType type) const;
   // `done` and the handlers run at the end of the outermost call, when nothing is half done.
   void RunCallbacks();
 
   // Frames.
-  absl::StatusOr<std::byte*> OnData(Side side, const wire::FrameHeader& header);
-  absl::Status OnFrame(Side side, const wire::FrameHeader& header, const std::byte* payload);
-  void OnSent(uint64_t tag);
-  absl::Status OnDataComplete(const wire::FrameHeader& header, const std::byte* payload);
+  absl::StatusOr<std::byte*> OnData(int lane, Side side, const wire::FrameHeader& header);
+  absl::Status OnFrame(int lane, Side side, const wire::FrameHeader& header,
+                       const std::byte* payload);
+  void OnSent(int lane, uint64_t tag);
+  absl::Status OnDataComplete(int lane, const wire::FrameHeader& header, const std::byte* payload);
   absl::Status OnNote(Side side, std::string note);
-  absl::Status OnReady(const wire::FrameHeader& header);
-  absl::Status ApplyReady(RingOperation* operation, const wire::FrameHeader& header);
-  absl::Status CheckPiece(const RingOperation& operation, const wire::FrameHeader& header) const;
-  void ApplyPiece(RingOperation* operation, const wire::FrameHeader& header, const std::byte* data);
-  absl::StatusOr<std::byte*> ReceiveEarly(RingChannel* channel, const wire::FrameHeader& header);
+  absl::Status OnReady(int lane, const wire::FrameHeader& header);
+  absl::Status ApplyReady(int lane, RingOperation* operation, const wire::FrameHeader& header);
+  absl::Status CheckPiece(int lane, const RingOperation& operation,
+                          const wire::FrameHeader& header) const;
+  void ApplyPiece(int lane, RingOperation* operation, const wire::FrameHeader& header,
+                  const std::byte* data);
+  absl::StatusOr<std::byte*> ReceiveEarly(int lane, RingChannel* channel,
+                                          const wire::FrameHeader& header);
   absl::Status FeedEarly(RingOperation* operation);
   // Null: the peers have named more channels than there can be.
   RingChannel* FindChannel(uint64_t channel);
-  absl::StatusOr<EarlyArrivals*> EarlyOf(RingChannel* channel, uint64_t sequence);
+  absl::StatusOr<EarlyStream*> EarlyOf(int lane, RingChannel* channel, uint64_t sequence);
   void DropEarly(RingChannel* channel, uint64_t sequence);
+  void ReleaseEarly(const EarlyArrivals& arrivals);
 
   // Failures.
   void SendFlood(wire::FrameType type, OperationKey key, uint64_t signature,
                  const RingFailureText& failure);
-  absl::Status OnFlood(Side side, const wire::FrameHeader& header, const std::byte* payload);
+  absl::Status OnFlood(const Link& from, const wire::FrameHeader& header, const std::byte* payload);
   absl::Status OnAbort(const wire::FrameHeader& header, const RingFailureText& failure);
   absl::Status FailOne(OperationKey key, const Outcome& outcome, bool tell_engine);
   absl::Status FailFrom(OperationKey key, const Outcome& outcome, bool tell_engine);
@@ -112,10 +154,12 @@ class RingCommunicator : public Communicator {
   absl::Status AddMismatch(OperationKey key, uint32_t node, MismatchReport report);
   std::string Describe(const RingOperation& operation) const;
   void CheckLinks();
-  void OnLinkBroken(Side side, const absl::Status& status);
+  void OnLinkBroken(int lane, Side side, const absl::Status& status);
   void BreakRing(const Outcome& outcome);
   void FlushControl();
-  void DiscardIncoming();
+  // Payload that is being received goes nowhere, if it belongs there.
+  void DiscardIncoming(OperationKey key);
+  void DiscardIncoming(Lane* lane);
   void DropMismatches(RingChannel* channel, uint64_t sequence);
   void NoteStarted(RingChannel* channel, uint64_t sequence);
   absl::Status NoteEarlyText(size_t bytes);
@@ -126,16 +170,12 @@ class RingCommunicator : public Communicator {
   const RingFailure ring_failure_;
   PeerFailure peer_failure_;
   NoteHandler note_;
-  SideHandler left_handler_;
-  SideHandler right_handler_;
-  std::unique_ptr<Link> left_;
-  std::unique_ptr<Link> right_;
+  std::vector<std::unique_ptr<Lane>> lanes_;
   std::optional<Outcome> broken_;
   absl::Status early_violation_;  // Found when early frames were looked at.
 
   std::unordered_map<uint64_t, RingChannel> channels_;
   std::vector<OperationPtr> running_;  // Of all channels.
-  size_t next_to_send_ = 0;            // Of running_, round robin.
   std::unordered_map<uint64_t, RingOperation*> running_by_id_;
   std::vector<uint64_t> channels_to_activate_;
   uint64_t last_id_ = 0;
@@ -144,12 +184,7 @@ class RingCommunicator : public Communicator {
   std::optional<RingTable> table_;  // Before it is there, the tuner's operations run alone.
   uint64_t tuning_sequence_ = 0;
 
-  // What we have sent, and keep, ahead of READY.
-  uint64_t eager_bytes_ = 0;
-  size_t eager_operations_ = 0;
-  uint64_t early_bytes_ = 0;
   size_t early_operations_ = 0;
-  std::optional<EarlyFrame> receiving_early_;
 
   uint32_t last_flood_ = 0;
   std::vector<uint32_t> floods_seen_;  // The last of each origin.

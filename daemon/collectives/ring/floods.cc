@@ -73,22 +73,26 @@ void RingCommunicator::SendFlood(wire::FrameType type, OperationKey key, uint64_
   header.origin = static_cast<uint32_t>(layout_.node_index);
   header.flood = ++last_flood_;
   const std::string text = EncodeFailure(failure);
-  left_->SendControl(header, text);
-  right_->SendControl(header, text);
+  for (const auto& lane : lanes_) {
+    lane->left.SendControl(header, text);
+    lane->right.SendControl(header, text);
+  }
 }
 
 void RingCommunicator::FlushControl() {
-  left_->Flush(wire::kMaxTextBytes);
-  right_->Flush(wire::kMaxTextBytes);
+  for (const auto& lane : lanes_) {
+    lane->left.Flush(wire::kMaxTextBytes);
+    lane->right.Flush(wire::kMaxTextBytes);
+  }
 }
 
-absl::Status RingCommunicator::OnFlood(Side side, const wire::FrameHeader& header,
+absl::Status RingCommunicator::OnFlood(const Link& from, const wire::FrameHeader& header,
                                        const std::byte* payload) {
   if (header.origin >= floods_seen_.size() || header.flood == 0 ||
       (header.channel == wire::kAllChannels && header.type != wire::FrameType::kAbortFrom)) {
     return absl::InvalidArgumentError("it sent a malformed flood");
   }
-  // A flood comes from both sides, in order from each: what is not newer has been seen.
+  // A flood comes by several ways, in order by each: what is not newer has been seen.
   if (header.origin == static_cast<uint32_t>(layout_.node_index) ||
       header.flood <= floods_seen_[header.origin]) {
     return absl::OkStatus();
@@ -96,9 +100,12 @@ absl::Status RingCommunicator::OnFlood(Side side, const wire::FrameHeader& heade
   floods_seen_[header.origin] = header.flood;
   RINGD_ASSIGN_OR_RETURN(const RingFailureText failure,
                          DecodeFailure(payload, header.payload_bytes));
-  Link* const onward = side == Side::kLeft ? right_.get() : left_.get();
-  onward->SendControl(header,
-                      std::string(reinterpret_cast<const char*>(payload), header.payload_bytes));
+  const std::string text(reinterpret_cast<const char*>(payload), header.payload_bytes);
+  for (const auto& lane : lanes_) {
+    for (Link* onward : {&lane->left, &lane->right}) {
+      if (onward != &from) onward->SendControl(header, text);
+    }
+  }
   if (broken_.has_value()) return absl::OkStatus();
   const OperationKey key{header.channel, header.sequence};
   if (header.type == wire::FrameType::kAbort) return OnAbort(header, failure);
@@ -140,7 +147,7 @@ absl::Status RingCommunicator::FailOne(OperationKey key, const Outcome& outcome,
   channel->failed_early[key.sequence] = outcome;
   DropMismatches(channel, key.sequence);
   DropEarly(channel, key.sequence);
-  if (IsAt(left_->incoming(), key)) DiscardIncoming();
+  DiscardIncoming(key);
   if (tell_engine && peer_failure_) {
     callbacks_.push_back([this, key, outcome] { peer_failure_(key, false, outcome); });
   }
@@ -163,10 +170,12 @@ absl::Status RingCommunicator::FailFrom(OperationKey key, const Outcome& outcome
   while (!channel->early.empty() && channel->early.rbegin()->first >= key.sequence) {
     DropEarly(channel, channel->early.rbegin()->first);
   }
-  const wire::FrameHeader* const incoming = left_->incoming();
-  if (incoming != nullptr && incoming->sequence >= key.sequence &&
-      IsAt(incoming, {key.channel, incoming->sequence})) {
-    DiscardIncoming();
+  for (const auto& lane : lanes_) {
+    const wire::FrameHeader* const incoming = lane->left.incoming();
+    if (incoming != nullptr && incoming->sequence >= key.sequence &&
+        IsAt(incoming, {key.channel, incoming->sequence})) {
+      DiscardIncoming(lane.get());
+    }
   }
   if (tell_engine && peer_failure_) {
     callbacks_.push_back([this, key, outcome] { peer_failure_(key, true, outcome); });
@@ -177,17 +186,23 @@ absl::Status RingCommunicator::FailFrom(OperationKey key, const Outcome& outcome
 void RingCommunicator::Fail(const OperationPtr& operation, const Outcome& outcome) {
   RingChannel& channel = channels_[operation->key.channel];
   channel.NoteFailed(operation->key.sequence);
-  right_->DropData(operation->id);
-  if (IsAt(left_->incoming(), operation->key)) DiscardIncoming();
+  DropData(*operation);
+  DiscardIncoming(operation->key);
   DropEarly(&channel, operation->key.sequence);
   Remove(operation);
   callbacks_.push_back([done = std::move(operation->done), outcome] { done(outcome); });
 }
 
-void RingCommunicator::DiscardIncoming() {
-  left_->DiscardIncoming();
-  if (receiving_early_.has_value()) early_bytes_ -= receiving_early_->data.size();
-  receiving_early_.reset();
+void RingCommunicator::DiscardIncoming(OperationKey key) {
+  for (const auto& lane : lanes_) {
+    if (IsAt(lane->left.incoming(), key)) DiscardIncoming(lane.get());
+  }
+}
+
+void RingCommunicator::DiscardIncoming(Lane* lane) {
+  lane->left.DiscardIncoming();
+  if (lane->receiving_early.has_value()) lane->early_bytes -= lane->receiving_early->data.size();
+  lane->receiving_early.reset();
 }
 
 std::string RingCommunicator::Describe(const RingOperation& operation) const {
@@ -208,13 +223,15 @@ void RingCommunicator::CheckSignatures(const OperationPtr& operation) {
   bool differs = channel.mismatches.contains(operation->key.sequence);
   if (const auto found = channel.early.find(operation->key.sequence);
       found != channel.early.end()) {
-    const EarlyArrivals& arrivals = found->second;
-    differs |= arrivals.ready.has_value() && arrivals.ready->signature != signature;
-    for (const EarlyFrame& frame : arrivals.frames) differs |= frame.header.signature != signature;
+    for (const EarlyStream& stream : found->second.streams) {
+      differs |= stream.ready.has_value() && stream.ready->signature != signature;
+      for (const EarlyFrame& frame : stream.frames) differs |= frame.header.signature != signature;
+    }
   }
-  if (receiving_early_.has_value() && receiving_early_->header.channel == operation->key.channel &&
-      receiving_early_->header.sequence == operation->key.sequence) {
-    differs |= receiving_early_->header.signature != signature;
+  for (const auto& lane : lanes_) {
+    if (!lane->receiving_early.has_value()) continue;
+    const wire::FrameHeader& header = lane->receiving_early->header;
+    differs |= IsAt(&header, operation->key) && header.signature != signature;
   }
   if (differs) BeginMismatch(operation);
 }
@@ -273,15 +290,18 @@ absl::Status RingCommunicator::NoteEarlyText(size_t bytes) {
 }
 
 void RingCommunicator::CheckLinks() {
-  if (!early_violation_.ok()) OnLinkBroken(Side::kLeft, early_violation_);
-  if (!left_->status().ok()) OnLinkBroken(Side::kLeft, left_->status());
-  if (!right_->status().ok()) OnLinkBroken(Side::kRight, right_->status());
+  if (!early_violation_.ok()) OnLinkBroken(0, Side::kLeft, early_violation_);
+  for (int lane = 0; lane < lane_count(); ++lane) {
+    const Lane& links = *lanes_[lane];
+    if (!links.left.status().ok()) OnLinkBroken(lane, Side::kLeft, links.left.status());
+    if (!links.right.status().ok()) OnLinkBroken(lane, Side::kRight, links.right.status());
+  }
 }
 
-void RingCommunicator::OnLinkBroken(Side side, const absl::Status& status) {
+void RingCommunicator::OnLinkBroken(int lane, Side side, const absl::Status& status) {
   if (broken_.has_value()) return;
   const int neighbour =
-      Wrap(layout_.node_index + (side == Side::kLeft ? -1 : 1), layout_.node_count());
+      Wrap(layout_.node_index + (side == Side::kLeft ? -1 : 1) * (1 << lane), layout_.node_count());
   Outcome outcome;
   outcome.code = arena::Code::kPeerFailed;
   outcome.node = layout_.nodes[neighbour].name;

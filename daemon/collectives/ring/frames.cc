@@ -1,4 +1,4 @@
-// What the neighbours send: payload from the left, READY from the right, floods from both.
+// What other nodes send: payload from the left, READY from the right, floods from both.
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -23,7 +23,8 @@ absl::Status Violation(const char* what, const wire::FrameHeader& header) {
 
 }  // namespace
 
-absl::StatusOr<std::byte*> RingCommunicator::OnData(Side side, const wire::FrameHeader& header) {
+absl::StatusOr<std::byte*> RingCommunicator::OnData(int lane, Side side,
+                                                    const wire::FrameHeader& header) {
   if (side == Side::kRight) return Violation("payload to its left neighbour", header);
   if (broken_.has_value()) return nullptr;
   RingChannel* const channel = FindChannel(header.channel);
@@ -35,27 +36,29 @@ absl::StatusOr<std::byte*> RingCommunicator::OnData(Side side, const wire::Frame
       return Violation("payload of an operation that is over", header);
     }
     if (channel->FindFailure(header.sequence) != nullptr) return nullptr;
-    return ReceiveEarly(channel, header);
+    return ReceiveEarly(lane, channel, header);
   }
   if (header.signature != operation->collective->signature) BeginMismatch(operation);
   if (operation->is_mismatched) return nullptr;
-  if (!operation->is_announced) return ReceiveEarly(channel, header);
-  RINGD_RETURN_IF_ERROR(CheckPiece(*operation, header));
-  return header.payload_bytes == 0 ? nullptr : operation->algorithm->ReceiveBuffer();
+  if (!operation->is_announced) return ReceiveEarly(lane, channel, header);
+  RINGD_RETURN_IF_ERROR(CheckPiece(lane, *operation, header));
+  return header.payload_bytes == 0 ? nullptr : operation->algorithm->stream(lane)->ReceiveBuffer();
 }
 
-absl::Status RingCommunicator::OnFrame(Side side, const wire::FrameHeader& header,
+absl::Status RingCommunicator::OnFrame(int lane, Side side, const wire::FrameHeader& header,
                                        const std::byte* payload) {
   switch (header.type) {
     case wire::FrameType::kData:
-      return OnDataComplete(header, payload);
+      return OnDataComplete(lane, header, payload);
     case wire::FrameType::kReady:
       if (side == Side::kLeft) return Violation("READY to its right neighbour", header);
-      return OnReady(header);
+      return OnReady(lane, header);
     case wire::FrameType::kNote:
+      if (lane > 0) return Violation("a note on a shortcut", header);
       return OnNote(side, {reinterpret_cast<const char*>(payload), header.payload_bytes});
     default:
-      return OnFlood(side, header, payload);
+      return OnFlood(side == Side::kLeft ? lanes_[lane]->left : lanes_[lane]->right, header,
+                     payload);
   }
 }
 
@@ -71,57 +74,61 @@ absl::Status RingCommunicator::OnNote(Side side, std::string note) {
   return absl::OkStatus();
 }
 
-void RingCommunicator::OnSent(uint64_t tag) {
+void RingCommunicator::OnSent(int lane, uint64_t tag) {
   const auto found = running_by_id_.find(tag);
   if (found == running_by_id_.end()) return;
   RingOperation* const operation = found->second;
-  --operation->frames_with_link;
-  if (operation->algorithm->send_bytes() > 0) operation->algorithm->PieceSent();
+  --operation->streams[lane].frames_with_link;
+  RingStream* const stream = operation->algorithm->stream(lane);
+  if (stream->send_bytes() > 0) stream->PieceSent();
 }
 
-absl::Status RingCommunicator::OnDataComplete(const wire::FrameHeader& header,
+absl::Status RingCommunicator::OnDataComplete(int lane, const wire::FrameHeader& header,
                                               const std::byte* payload) {
   if (broken_.has_value()) return absl::OkStatus();
-  std::optional<EarlyFrame> early = std::exchange(receiving_early_, std::nullopt);
+  std::optional<EarlyFrame> early = std::exchange(lanes_[lane]->receiving_early, std::nullopt);
   RingChannel& channel = channels_[header.channel];
   const OperationPtr operation = channel.Find(header.sequence);
   if (!early.has_value()) {
     if (operation == nullptr || operation->is_mismatched) return absl::OkStatus();  // Discarded.
-    ApplyPiece(operation.get(), header, payload);
+    ApplyPiece(lane, operation.get(), header, payload);
     return absl::OkStatus();
   }
-  RINGD_ASSIGN_OR_RETURN(EarlyArrivals* const arrivals, EarlyOf(&channel, header.sequence));
+  RINGD_ASSIGN_OR_RETURN(EarlyStream* const arrivals, EarlyOf(lane, &channel, header.sequence));
   arrivals->frames.push_back(*std::move(early));
   if (operation == nullptr || !operation->is_announced) return absl::OkStatus();
   return FeedEarly(operation.get());
 }
 
-absl::Status RingCommunicator::CheckPiece(const RingOperation& operation,
+absl::Status RingCommunicator::CheckPiece(int lane, const RingOperation& operation,
                                           const wire::FrameHeader& header) const {
-  const RingAlgorithm& algorithm = *operation.algorithm;
+  if (!ReceivesOn(lane, operation)) return Violation("payload by a way that it can't take", header);
+  const RingStream& stream = *operation.algorithm->stream(lane);
+  const StreamProgress& progress = operation.streams[lane];
   if (header.payload_bytes == 0) {
-    if (algorithm.receive_bytes() == 0 && header.offset == 0 && !operation.left_has_begun) {
+    if (stream.receive_bytes() == 0 && header.offset == 0 && !progress.left_has_begun) {
       return absl::OkStatus();
     }
     return Violation("an empty frame out of place", header);
   }
-  if (header.offset != operation.received_bytes ||
-      header.payload_bytes != algorithm.NextReceiveBytes() ||
-      header.offset + header.payload_bytes > algorithm.ReceiveLimit()) {
+  if (header.offset != progress.received_bytes ||
+      header.payload_bytes != stream.NextReceiveBytes() ||
+      header.offset + header.payload_bytes > stream.ReceiveLimit()) {
     return Violation("payload that does not fit its operation", header);
   }
   return absl::OkStatus();
 }
 
-void RingCommunicator::ApplyPiece(RingOperation* operation, const wire::FrameHeader& header,
-                                  const std::byte* data) {
-  operation->left_has_begun = true;
+void RingCommunicator::ApplyPiece(int lane, RingOperation* operation,
+                                  const wire::FrameHeader& header, const std::byte* data) {
+  StreamProgress& progress = operation->streams[lane];
+  progress.left_has_begun = true;
   if (header.payload_bytes == 0) return;
-  operation->algorithm->Received(data);
-  operation->received_bytes += header.payload_bytes;
+  operation->algorithm->stream(lane)->Received(data);
+  progress.received_bytes += header.payload_bytes;
 }
 
-absl::Status RingCommunicator::OnReady(const wire::FrameHeader& header) {
+absl::Status RingCommunicator::OnReady(int lane, const wire::FrameHeader& header) {
   if (broken_.has_value()) return absl::OkStatus();
   RingChannel* const channel = FindChannel(header.channel);
   if (channel == nullptr) return Violation("too many channels", header);
@@ -131,42 +138,42 @@ absl::Status RingCommunicator::OnReady(const wire::FrameHeader& header) {
         channel->FindFailure(header.sequence) != nullptr) {
       return absl::OkStatus();
     }
-    RINGD_ASSIGN_OR_RETURN(EarlyArrivals* const arrivals, EarlyOf(channel, header.sequence));
-    arrivals->ready = header;
-    return absl::OkStatus();
+  } else {
+    if (header.signature != operation->collective->signature) BeginMismatch(operation);
+    if (operation->is_mismatched) return absl::OkStatus();
+    if (operation->is_announced) return ApplyReady(lane, operation.get(), header);
   }
-  if (header.signature != operation->collective->signature) BeginMismatch(operation);
-  if (operation->is_mismatched) return absl::OkStatus();
-  if (operation->is_announced) return ApplyReady(operation.get(), header);
-  RINGD_ASSIGN_OR_RETURN(EarlyArrivals* const arrivals, EarlyOf(channel, header.sequence));
+  RINGD_ASSIGN_OR_RETURN(EarlyStream* const arrivals, EarlyOf(lane, channel, header.sequence));
   arrivals->ready = header;
   return absl::OkStatus();
 }
 
-absl::Status RingCommunicator::ApplyReady(RingOperation* operation,
+absl::Status RingCommunicator::ApplyReady(int lane, RingOperation* operation,
                                           const wire::FrameHeader& header) {
-  if (header.offset > operation->algorithm->send_bytes() ||
-      header.offset < operation->right_limit) {
+  if (!SendsOn(lane, *operation) ||
+      header.offset > operation->algorithm->stream(lane)->send_bytes() ||
+      header.offset < operation->streams[lane].right_limit) {
     return Violation("READY with an impossible limit", header);
   }
-  operation->right_is_ready = true;
-  operation->right_limit = header.offset;
-  ReleaseEager(operation);
+  operation->streams[lane].right_is_ready = true;
+  operation->streams[lane].right_limit = header.offset;
+  ReleaseEager(lane, operation);
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::byte*> RingCommunicator::ReceiveEarly(RingChannel* channel,
+absl::StatusOr<std::byte*> RingCommunicator::ReceiveEarly(int lane, RingChannel* channel,
                                                           const wire::FrameHeader& header) {
-  RINGD_ASSIGN_OR_RETURN(EarlyArrivals* const arrivals, EarlyOf(channel, header.sequence));
+  RINGD_ASSIGN_OR_RETURN(EarlyStream* const arrivals, EarlyOf(lane, channel, header.sequence));
+  Lane& links = *lanes_[lane];
   if (arrivals->frames.size() >= wire::kMaxEagerFrames ||
-      early_bytes_ + header.payload_bytes > wire::kEagerWindowBytes) {
+      links.early_bytes + header.payload_bytes > wire::kEagerWindowBytes) {
     return Violation("more payload before READY than the eager window takes", header);
   }
-  early_bytes_ += header.payload_bytes;
-  receiving_early_.emplace();
-  receiving_early_->header = header;
-  receiving_early_->data.resize(header.payload_bytes);
-  return header.payload_bytes == 0 ? nullptr : receiving_early_->data.data();
+  links.early_bytes += header.payload_bytes;
+  EarlyFrame& early = links.receiving_early.emplace();
+  early.header = header;
+  early.data.resize(header.payload_bytes);
+  return header.payload_bytes == 0 ? nullptr : early.data.data();
 }
 
 absl::Status RingCommunicator::FeedEarly(RingOperation* operation) {
@@ -176,11 +183,17 @@ absl::Status RingCommunicator::FeedEarly(RingOperation* operation) {
   const EarlyArrivals arrivals = std::move(found->second);
   found->second = {};
   DropEarly(&channel, operation->key.sequence);
-  for (const EarlyFrame& frame : arrivals.frames) early_bytes_ -= frame.data.size();
-  if (arrivals.ready.has_value()) RINGD_RETURN_IF_ERROR(ApplyReady(operation, *arrivals.ready));
-  for (const EarlyFrame& frame : arrivals.frames) {
-    RINGD_RETURN_IF_ERROR(CheckPiece(*operation, frame.header));
-    ApplyPiece(operation, frame.header, frame.data.data());
+  ReleaseEarly(arrivals);
+  int lane = 0;
+  for (const EarlyStream& stream : arrivals.streams) {
+    if (stream.ready.has_value()) {
+      RINGD_RETURN_IF_ERROR(ApplyReady(lane, operation, *stream.ready));
+    }
+    for (const EarlyFrame& frame : stream.frames) {
+      RINGD_RETURN_IF_ERROR(CheckPiece(lane, *operation, frame.header));
+      ApplyPiece(lane, operation, frame.header, frame.data.data());
+    }
+    ++lane;
   }
   return absl::OkStatus();
 }
@@ -191,20 +204,31 @@ RingChannel* RingCommunicator::FindChannel(uint64_t channel) {
   return channels_.size() < kMaxChannels ? &channels_[channel] : nullptr;
 }
 
-absl::StatusOr<EarlyArrivals*> RingCommunicator::EarlyOf(RingChannel* channel, uint64_t sequence) {
+absl::StatusOr<EarlyStream*> RingCommunicator::EarlyOf(int lane, RingChannel* channel,
+                                                       uint64_t sequence) {
   const auto found = channel->early.find(sequence);
-  if (found != channel->early.end()) return &found->second;
-  if (early_operations_ >= kMaxEarlyEntries) {
+  if (found == channel->early.end() && early_operations_ >= kMaxEarlyEntries * lanes_.size()) {
     return absl::InvalidArgumentError("it has begun too many operations before us");
   }
-  ++early_operations_;
-  return &channel->early[sequence];
+  if (found == channel->early.end()) ++early_operations_;
+  std::vector<EarlyStream>& streams = channel->early[sequence].streams;
+  const auto index = static_cast<size_t>(lane);
+  if (streams.size() <= index) streams.resize(index + 1);
+  return &streams[index];
+}
+
+void RingCommunicator::ReleaseEarly(const EarlyArrivals& arrivals) {
+  for (size_t lane = 0; lane < arrivals.streams.size(); ++lane) {
+    for (const EarlyFrame& frame : arrivals.streams[lane].frames) {
+      lanes_[lane]->early_bytes -= frame.data.size();
+    }
+  }
 }
 
 void RingCommunicator::DropEarly(RingChannel* channel, uint64_t sequence) {
   const auto found = channel->early.find(sequence);
   if (found == channel->early.end()) return;
-  for (const EarlyFrame& frame : found->second.frames) early_bytes_ -= frame.data.size();
+  ReleaseEarly(found->second);
   channel->early.erase(found);
   --early_operations_;
 }

@@ -163,7 +163,8 @@ TEST_P(GatherAllreduceTest, WholeSumsGoOnce_WhileAllNodesSumsFitAPiece) {
 INSTANTIATE_TEST_SUITE_P(Shapes, GatherAllreduceTest,
                          testing::Values(std::vector<int>{1, 1}, std::vector<int>{2, 2},
                                          std::vector<int>{1, 1, 1}, std::vector<int>{1, 2, 3, 1},
-                                         std::vector<int>{1, 1, 1, 1}));
+                                         std::vector<int>{1, 1, 1, 1},
+                                         std::vector<int>{1, 2, 1, 1, 1}, std::vector<int>(8, 1)));
 
 }  // namespace
 }  // namespace ringd::daemon

@@ -1,4 +1,4 @@
-// Operations that move bytes and compute nothing: broadcast, allgather, barrier.
+// Operations that move bytes and compute nothing: allgather, barrier.
 #include <string.h>
 
 #include <algorithm>
@@ -13,79 +13,8 @@ namespace {
 
 constexpr uint64_t kPrepareBytes = 1 << 20;  // Moved by one Prepare.
 
-// A chain from the root's node along the ring; the root's left neighbour is its end.
-class RingBroadcast : public RingAlgorithm {
- public:
-  RingBroadcast(const GroupLayout& layout, const Collective& collective)
-      : collective_(collective),
-        total_bytes_(collective.count * DTypeBytes(collective.dtype)),
-        root_node_(NodeOf(layout, collective.root)),
-        is_root_(root_node_ == layout.node_index),
-        is_end_(Wrap(root_node_ - 1, layout.node_count()) == layout.node_index),
-        send_(1, [this](uint64_t) { return Whole(is_end_ ? 0 : total_bytes_); }),
-        receive_(1, [this](uint64_t) { return Whole(is_root_ ? 0 : total_bytes_); }) {
-    source_ = collective.ranks[0].output;
-    if (!is_root_) return;
-    const RankBuffer& root = collective.ranks[collective.root - layout.first_local_rank()];
-    source_ = root.input != nullptr ? root.input : root.output;
-  }
-
-  uint64_t send_bytes() const override { return is_end_ ? 0 : total_bytes_; }
-  uint64_t receive_bytes() const override { return is_root_ ? 0 : total_bytes_; }
-  uint32_t NextSendBytes() const override { return send_.bytes(); }
-  uint32_t NextReceiveBytes() const override { return receive_.bytes(); }
-
-  const std::byte* TakePiece() override {
-    const uint64_t begin = send_.begin();
-    if (is_root_) {
-      CopyToRanks(begin, send_.bytes());
-    } else if (begin + send_.bytes() > receive_.stream_offset()) {
-      return nullptr;
-    }
-    send_.Advance();
-    return source_ + begin;
-  }
-
-  std::byte* ReceiveBuffer() override { return collective_.ranks[0].output + receive_.begin(); }
-
-  void Received(const std::byte* data) override {
-    const uint64_t begin = receive_.begin();
-    std::byte* const first = collective_.ranks[0].output + begin;
-    if (data != first) memcpy(first, data, receive_.bytes());
-    CopyToRanks(begin, receive_.bytes());
-    receive_.Advance();
-  }
-
- private:
-  static int NodeOf(const GroupLayout& layout, int rank) {
-    int node = 0;
-    while (rank >= layout.nodes[node].first_rank + layout.nodes[node].rank_count) ++node;
-    return node;
-  }
-  static Block Whole(uint64_t bytes) {
-    Block block;
-    block.bytes = bytes;
-    return block;
-  }
-  void CopyToRanks(uint64_t begin, uint32_t bytes) {
-    for (const RankBuffer& rank : collective_.ranks) {
-      if (rank.output == nullptr || rank.output == source_) continue;
-      memcpy(rank.output + begin, source_ + begin, bytes);
-    }
-  }
-
-  const Collective& collective_;
-  const uint64_t total_bytes_;
-  const int root_node_;
-  const bool is_root_;
-  const bool is_end_;
-  PieceCursor send_;
-  PieceCursor receive_;
-  const std::byte* source_ = nullptr;
-};
-
 // A ring of node blocks: node i sends its own, then passes on those of i-1, i-2, ...
-class RingAllgather : public RingAlgorithm {
+class RingAllgather : public NeighbourAlgorithm {
  public:
   RingAllgather(const GroupLayout& layout, const Collective& collective)
       : layout_(layout),
@@ -207,7 +136,7 @@ class RingAllgather : public RingAlgorithm {
 };
 
 // An allgather of one byte a node: who has all bytes knows that all nodes have come.
-class RingBarrier : public RingAlgorithm {
+class RingBarrier : public NeighbourAlgorithm {
  public:
   explicit RingBarrier(const GroupLayout& layout)
       : steps_(static_cast<uint64_t>(layout.node_count() - 1)) {}
@@ -233,11 +162,6 @@ class RingBarrier : public RingAlgorithm {
 };
 
 }  // namespace
-
-std::unique_ptr<RingAlgorithm> MakeRingBroadcast(const GroupLayout& layout,
-                                                 const Collective& collective) {
-  return std::make_unique<RingBroadcast>(layout, collective);
-}
 
 std::unique_ptr<RingAlgorithm> MakeRingAllgather(const GroupLayout& layout,
                                                  const Collective& collective) {

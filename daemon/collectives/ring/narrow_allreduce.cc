@@ -16,7 +16,7 @@ namespace {
 // Pieces and cursors are in the tensor's bytes. Narrow pieces wait to be sent at their place in the
 // first rank's output, where they need less room than the elements; finished ones are widened there
 // once they have been sent.
-class RingNarrowAllreduce : public RingAlgorithm {
+class RingNarrowAllreduce : public NeighbourAlgorithm {
  public:
   RingNarrowAllreduce(const GroupLayout& layout, const Collective& collective, RingScratch* scratch)
       : collective_(collective),

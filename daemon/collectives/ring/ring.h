@@ -1,10 +1,10 @@
-// The ring over the network: collectives between the nodes of a generation, on two TCP connections
-// a node.
+// The ring over the network: collectives between the nodes of a generation, on TCP connections to
+// the neighbours and, for small ones, to a few nodes further.
 //
-// Bytes on the wire, a node: allreduce 2(n-1)/n * S whatever the number of local ranks;
-// reducescatter and allgather (n-1)/n * S of the whole; broadcast S. Only the first rank of a node
-// sends and receives: the node's inputs are reduced on the way out, the results are copied to the
-// others.
+// Bytes on the wire, a node: allreduce 2(n-1)/n * S whatever the number of local ranks, small ones
+// (n-1) * S; reducescatter and allgather (n-1)/n * S of the whole; broadcast S. Only the first rank
+// of a node sends and receives: the node's inputs are reduced on the way out, the results are
+// copied to the others.
 #ifndef RINGD_DAEMON_COLLECTIVES_RING_RING_H_
 #define RINGD_DAEMON_COLLECTIVES_RING_RING_H_
 

@@ -41,7 +41,13 @@ RingCluster::RingCluster(std::vector<GroupLayout> layouts,
     options.key = std::string(32, 'k');
     options.node_index = node;
     options.node_count = count;
-    options.right_address = absl::StrCat("127.0.0.1:", ports_[(node + 1) % count]->port());
+    const auto address = [&](int right) {
+      return absl::StrCat("127.0.0.1:", ports_[(node + right) % count]->port());
+    };
+    options.right_address = address(1);
+    for (int k = 1; k <= ShortcutCount(count); ++k) {
+      options.shortcut_addresses.push_back(address(1 << k));
+    }
     ports_[node]->OpenRing(options, [this, node, &formed, tuning = tuning_of(node)](
                                         absl::StatusOr<RingSockets> sockets) {
       communicators_[node] = MakeRingCommunicator(

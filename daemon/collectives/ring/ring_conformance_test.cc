@@ -13,9 +13,11 @@ std::unique_ptr<Cluster> MakeRing(const std::vector<GroupLayout>& layouts) {
   return std::make_unique<RingCluster>(layouts);
 }
 
+// By trees up to 0.5 MB.
 std::unique_ptr<Cluster> MakeGathering(const std::vector<GroupLayout>& layouts) {
-  return std::make_unique<RingCluster>(
-      layouts, RingTuning{.costs = std::make_shared<RingCosts>(RingCosts{.gather_bytes = 65536})});
+  const auto costs = std::make_shared<RingCosts>(
+      RingCosts{.step_us = 50, .bytes_per_us = 100, .gather_bytes = 65536});
+  return std::make_unique<RingCluster>(layouts, RingTuning{.costs = costs});
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -27,7 +29,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Shape{"2 nodes, small ones gathered", {1, 1}, MakeGathering},
                     Shape{"2 nodes of 2 ranks, small ones gathered", {2, 2}, MakeGathering},
                     Shape{"3 nodes, small ones gathered", {1, 2, 1}, MakeGathering},
-                    Shape{"4 nodes, small ones gathered", {1, 1, 1, 1}, MakeGathering}));
+                    Shape{"4 nodes, small ones by shortcuts", {1, 1, 1, 1}, MakeGathering},
+                    Shape{"5 nodes, small ones by shortcuts", {2, 1, 1, 3, 1}, MakeGathering}));
 
 }  // namespace
 }  // namespace ringd::daemon

@@ -27,7 +27,7 @@ inline constexpr uint32_t kOwnPieces = 2;
 // A stream of blocks in one order at all nodes: what comes in as block k and does not end here goes
 // out as the block after k in the outgoing stream's order. Each received piece takes a place of the
 // staging until it is consumed or sent.
-class StagedAlgorithm : public RingAlgorithm {
+class StagedAlgorithm : public NeighbourAlgorithm {
  public:
   uint64_t send_bytes() const override { return send_bytes_; }
   uint64_t receive_bytes() const override { return receive_bytes_; }

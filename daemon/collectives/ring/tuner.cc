@@ -13,6 +13,8 @@ constexpr int kAllreduces = 4;
 constexpr uint64_t kAllreduceBytes = 256u << 10;
 // From there on the additional work in memory, not the wire, would decide.
 constexpr double kMaxGatherBytes = 64u << 10;
+// Beyond, a wrong guess would cost more than a tree can gain.
+constexpr double kMaxTreeBytes = 4u << 20;
 
 double Median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<long>(values.size() / 2);
@@ -20,30 +22,50 @@ double Median(std::vector<double> values) {
   return *middle;
 }
 
+// NaN, from a peer, too.
+uint64_t AtMost(double value, double limit) {
+  return static_cast<uint64_t>(value < limit ? value : limit);
+}
+
 }  // namespace
 
-RingCosts FitCosts(int node_count, double barrier_us, uint64_t bytes, double allreduce_us) {
-  const double steps = node_count - 1;
+int StepsToAll(int node_count, int shortcut_count) {
+  return shortcut_count > 0 ? shortcut_count + 1 : node_count - 1;
+}
+
+RingCosts FitCosts(int node_count, int steps, double barrier_us, uint64_t bytes,
+                   double allreduce_us) {
+  const double hops = 2.0 * (node_count - 1);
   RingCosts costs;
   costs.step_us = barrier_us / steps;
-  const double moving_us = std::max(allreduce_us - 2 * steps * costs.step_us, 1.0);
-  costs.bytes_per_us = 2 * steps / node_count * static_cast<double>(bytes) / moving_us;
+  const double moving_us = std::max(allreduce_us - hops * costs.step_us, 1.0);
+  costs.bytes_per_us = hops / node_count * static_cast<double>(bytes) / moving_us;
   return costs;
 }
 
-RingTable ChooseTable(int node_count, const RingCosts& costs) {
-  if (costs.gather_bytes >= 0) return {static_cast<uint64_t>(costs.gather_bytes)};
-  if (!(costs.bytes_per_us > 0)) return {};
-  if (node_count == 2) return {static_cast<uint64_t>(kMaxGatherBytes)};
-  const double share = 1 - 2.0 / node_count;  // Of the tensor, more in a step for each step less.
-  const double bytes = costs.step_us * costs.bytes_per_us / share;
-  if (!(bytes > 0)) return {};
-  return {static_cast<uint64_t>(std::min(bytes, kMaxGatherBytes))};
+RingTable ChooseTable(int node_count, int shortcut_count, const RingCosts& costs) {
+  RingTable table;
+  table.shortcut_count = shortcut_count;
+  const double step_bytes = costs.step_us * costs.bytes_per_us;
+  const double hops = node_count - 1;
+  const double steps = StepsToAll(node_count, shortcut_count);
+  if (step_bytes > 0) {
+    const double share = hops * (1 - 2.0 / node_count);
+    const double even = (2 * hops - steps) * step_bytes / share;
+    table.gather_bytes = AtMost(node_count == 2 ? kMaxGatherBytes : even, kMaxGatherBytes);
+  }
+  if (step_bytes > 0 && shortcut_count > 0) {
+    const double even = ((hops - steps) * step_bytes + (hops - 1) * kRingPieceBytes) / (steps - 1);
+    table.tree_bytes = AtMost(even, kMaxTreeBytes);
+  }
+  if (costs.gather_bytes >= 0) table.gather_bytes = static_cast<uint64_t>(costs.gather_bytes);
+  return table;
 }
 
-RingTuner::RingTuner(int node_count, bool is_first_node, int64_t gather_bytes, Start start,
-                     NowMicros now, std::function<void(const RingCosts&)> done)
+RingTuner::RingTuner(int node_count, int shortcut_count, bool is_first_node, int64_t gather_bytes,
+                     Start start, NowMicros now, std::function<void(const RingCosts&)> done)
     : node_count_(node_count),
+      shortcut_count_(shortcut_count),
       is_first_node_(is_first_node),
       gather_bytes_(gather_bytes),
       start_(std::move(start)),
@@ -87,7 +109,9 @@ void RingTuner::Run(Operation operation, uint64_t bytes, std::byte* memory) {
 void RingTuner::Fit() {
   barriers_us_.erase(barriers_us_.begin());
   allreduces_us_.erase(allreduces_us_.begin());
-  costs_ = FitCosts(node_count_, Median(barriers_us_), kAllreduceBytes, Median(allreduces_us_));
+  const int steps = StepsToAll(node_count_, shortcut_count_);
+  costs_ =
+      FitCosts(node_count_, steps, Median(barriers_us_), kAllreduceBytes, Median(allreduces_us_));
   costs_.gather_bytes = gather_bytes_;
 }
 

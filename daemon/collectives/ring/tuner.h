@@ -14,13 +14,19 @@
 
 namespace ringd::daemon {
 
-// The costs behind the times of a barrier (node_count - 1 steps) and of an allreduce of `bytes` by
-// the ring (2 (node_count - 1) steps of bytes / node_count).
-RingCosts FitCosts(int node_count, double barrier_us, uint64_t bytes, double allreduce_us);
+// Steps after which all nodes know of all others.
+int StepsToAll(int node_count, int shortcut_count);
 
-// Sums go whole around the ring (node_count - 1 steps of the tensor) up to the size from which the
-// ring's way (twice the steps, of the tensor's node_count-th part) is faster.
-RingTable ChooseTable(int node_count, const RingCosts& costs);
+// The costs behind the times of a barrier (`steps` steps) and of an allreduce of `bytes` by the
+// ring (2 (node_count - 1) steps of bytes / node_count).
+RingCosts FitCosts(int node_count, int steps, double barrier_us, uint64_t bytes,
+                   double allreduce_us);
+
+// Sums go whole to all nodes (StepsToAll steps, node_count - 1 tensors) up to the size from which
+// the ring's way (2 (node_count - 1) steps of the tensor's node_count-th part) is faster.
+// Broadcasts by a tree (StepsToAll steps of the tensor) up to that from which the chain (all of the
+// tensor and, of each node on the way, one piece) is.
+RingTable ChooseTable(int node_count, int shortcut_count, const RingCosts& costs);
 
 // Runs the same few operations on all nodes, one after another: barriers and allreduces, which the
 // first node measures, then a broadcast of its costs.
@@ -34,8 +40,8 @@ class RingTuner {
   using NowMicros = std::function<double()>;
 
   // gather_bytes: RingTuning's.
-  RingTuner(int node_count, bool is_first_node, int64_t gather_bytes, Start start, NowMicros now,
-            std::function<void(const RingCosts&)> done);
+  RingTuner(int node_count, int shortcut_count, bool is_first_node, int64_t gather_bytes,
+            Start start, NowMicros now, std::function<void(const RingCosts&)> done);
 
   void Begin() { Next(); }
 
@@ -45,6 +51,7 @@ class RingTuner {
   void Fit();
 
   const int node_count_;
+  const int shortcut_count_;
   const bool is_first_node_;
   const int64_t gather_bytes_;
   const Start start_;
