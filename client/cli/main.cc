@@ -26,12 +26,13 @@ int main(int argc, char** argv) {
   signal(SIGPIPE, SIG_IGN);  // A reader that went away is an error of write().
   const std::vector<ringd::cli::Group> groups = {
       {"local", "A cluster on this machine: up, nodes, exec, start, stop, restart, down"},
+      {"certs", "Certificates for a cluster over TCP: init, add"},
       {"config", "ringctl's settings"},
   };
   std::vector<ringd::cli::Verb> verbs;
   for (const auto& table :
        {ringd::cli::RunVerbs(), ringd::cli::BenchVerbs(), ringd::cli::JobVerbs(),
-        ringd::cli::ClusterVerbs(), ringd::cli::LocalVerbs()}) {
+        ringd::cli::ClusterVerbs(), ringd::cli::CertsVerbs(), ringd::cli::LocalVerbs()}) {
     verbs.insert(verbs.end(), table.begin(), table.end());
   }
   return ringd::cli::RunCommandLine(groups, verbs, std::vector<std::string>(argv + 1, argv + argc));

@@ -11,7 +11,8 @@ namespace ringd::cli {
 std::vector<Verb> RunVerbs();      // run submit
 std::vector<Verb> BenchVerbs();    // bench
 std::vector<Verb> JobVerbs();      // list describe wait logs cancel signal
-std::vector<Verb> ClusterVerbs();  // nodes version config completion
+std::vector<Verb> ClusterVerbs();  // nodes here version config completion
+std::vector<Verb> CertsVerbs();    // certs init, add
 
 }  // namespace ringd::cli
 
