@@ -13,7 +13,6 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
-#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -42,10 +41,12 @@ constexpr char kGroup[] = "ringd";  // May talk to a shared daemon.
 
 absl::StatusOr<std::string> ReadFile(const std::string& key, const std::string& path) {
   std::ifstream file(path);
-  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (!file)
+  std::string text;
+  std::getline(file, text, '\0');  // Not by iterators: they throw on what is no file.
+  if (file.fail()) {
     return absl::InvalidArgumentError(
         absl::StrCat(key, ": can't read ", path, ": ", strerror(errno)));
+  }
   return text;
 }
 

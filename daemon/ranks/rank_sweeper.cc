@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <fstream>
-#include <iterator>
 #include <memory>
 #include <sstream>
 #include <vector>
@@ -33,7 +32,9 @@ struct ProcessState {
 
 bool ReadState(pid_t pid, ProcessState* result) {
   std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
-  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  // Not by iterators: they throw where the process is reaped between.
+  std::string text;
+  std::getline(file, text, '\0');
   const size_t after_name = text.rfind(')');  // The name may hold anything.
   if (after_name == std::string::npos) return false;
   std::istringstream rest(text.substr(after_name + 1));

@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include <fstream>
-#include <iterator>
 #include <string>
 #include <vector>
 
@@ -37,7 +36,9 @@ constexpr unsigned long kPidfdGetInfo = _IOWR(0xFF, 11, PidfdInfo);
 std::optional<int> StatusOfZombie(pid_t pid) {
   constexpr size_t kState = 0, kExitCode = 49;
   std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
-  const std::string line(std::istreambuf_iterator<char>(file), {});
+  // Not by iterators: they throw where the process is reaped between.
+  std::string line;
+  std::getline(file, line, '\0');
   const size_t name_end = line.rfind(')');
   if (name_end == std::string::npos) return std::nullopt;
   const std::string rest = line.substr(name_end + 1);

@@ -6,6 +6,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <thread>
+
 #include "gtest/gtest.h"
 
 namespace ringd::worker {
@@ -50,6 +52,16 @@ TEST(FindWaitStatus, ReapedProcess_TheSameOrNone) {
   waitpid(exited.pid, nullptr, 0);
   const auto status = FindWaitStatus(exited.pidfd.get(), exited.pid);
   EXPECT_EQ(WEXITSTATUS(status.value_or(7 << 8)), 7);  // None before Linux 6.15.
+}
+
+TEST(FindWaitStatus, ReapedAtTheSameTime_TheSameOrNone) {
+  for (int i = 0; i < 300; ++i) {
+    const Ended exited = EndBy(7, 0);
+    std::thread reaper([&] { waitpid(exited.pid, nullptr, 0); });
+    const auto status = FindWaitStatus(exited.pidfd.get(), exited.pid);
+    reaper.join();
+    ASSERT_EQ(WEXITSTATUS(status.value_or(7 << 8)), 7);
+  }
 }
 
 }  // namespace
