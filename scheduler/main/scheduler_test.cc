@@ -181,6 +181,24 @@ class SchedulerTest : public testing::Test {
     *job = response.job();
     return status;
   }
+  // Of a job of three ranks.
+  grpc::Status Gather(const std::string& node, int first, int count, std::string* job,
+                      absl::Duration patience = absl::Seconds(kTimeoutSeconds)) {
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(absl::Now() + patience));
+    GatherRequest request;
+    request.set_name("srun-1-0");
+    request.set_node(node);
+    request.set_first_rank(first);
+    request.set_rank_count(count);
+    request.mutable_timeout()->set_seconds(kTimeoutSeconds);
+    request.mutable_spec()->add_command("train");
+    request.mutable_spec()->set_ranks(3);
+    SubmitResponse response;
+    const grpc::Status status = stub_->Gather(&context, request, &response);
+    *job = response.job();
+    return status;
+  }
   Job Describe(const std::string& id) {
     grpc::ClientContext context;
     SetDeadline(&context);
@@ -308,6 +326,36 @@ TEST_F(SchedulerTest, Restart_RunningAndQueuedJobs_GoOn) {
   daemon->Clear(running);
   EXPECT_EQ(Watch(running).back(), JOB_STATE_SUCCEEDED);
   EXPECT_EQ(daemon->Wait(NodeOrder::kPrepare).prepare().job(), queued);
+}
+
+TEST_F(SchedulerTest, Gather_PartsOfAllNodes_AreOneJobInRankOrder) {
+  Start();
+  FakeDaemon a(channel_, Hello("a", 2)), b(channel_, Hello("b", 2));
+  WaitForNode("a");
+  WaitForNode("b");
+  std::string jobs[2];
+  std::thread other([&] { EXPECT_TRUE(Gather("b", 0, 2, &jobs[1]).ok()); });
+  EXPECT_TRUE(Gather("a", 2, 1, &jobs[0]).ok());
+  other.join();
+  EXPECT_EQ(jobs[0], "j-1");
+  EXPECT_EQ(jobs[1], "j-1");
+  const Prepare prepare = a.Wait(NodeOrder::kPrepare).prepare();
+  EXPECT_EQ(prepare.nodes(0).name(), "b");
+  EXPECT_EQ(prepare.nodes(1).first_rank(), 2);
+  b.Wait(NodeOrder::kStart);
+}
+
+TEST_F(SchedulerTest, Gather_CallerGoesOrSchedulerStops_NothingWaits) {
+  Start();
+  std::string job;
+  EXPECT_EQ(Gather("a", 0, 2, &job, absl::Milliseconds(200)).error_code(),
+            grpc::StatusCode::DEADLINE_EXCEEDED);
+  grpc::Status status;
+  std::thread waiting([&] { status = Gather("a", 0, 2, &job); });
+  absl::SleepFor(absl::Milliseconds(300));
+  scheduler_.reset();
+  waiting.join();
+  EXPECT_FALSE(status.ok());
 }
 
 TEST_F(SchedulerTest, Hold_StreamBroken_CancelsTheJob) {

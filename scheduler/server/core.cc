@@ -66,6 +66,7 @@ void Core::Handle(Event event) {
 void Core::Tick() {
   Handle(TickEvent{});
   logs_.OnChange("", SteadyNow());
+  Answer(gatherings_.Expire(SteadyNow()));
 }
 
 void Core::CommitWrites() {
@@ -265,6 +266,38 @@ void Core::Hold(HoldStream* stream, PeerInfo peer) {
       *job = reply.job;
     });
   };
+}
+
+PartId Core::Gather(const Caller& caller, const pb::GatherRequest& request, ReplyCallback done) {
+  const PartId id = next_part_++;
+  parts_[id] = {caller, std::move(done)};
+  Answer(gatherings_.Add({id, caller.uid, request}, SteadyNow()));
+  return id;
+}
+
+void Core::Leave(PartId part) {
+  gatherings_.Remove(part);
+  parts_.erase(part);
+}
+
+void Core::Answer(std::vector<Gatherings::Outcome> outcomes) {
+  for (Gatherings::Outcome& outcome : outcomes) {
+    const Caller caller = parts_.at(outcome.parts.front()).caller;
+    const auto answer = [this, parts = std::move(outcome.parts)](const Reply& reply) {
+      for (const PartId part : parts) {
+        const auto it = parts_.find(part);
+        if (it == parts_.end()) continue;
+        const ReplyCallback done = std::move(it->second.done);
+        parts_.erase(it);
+        done(reply);
+      }
+    };
+    if (!outcome.spec.ok()) {
+      answer(Reply{0, outcome.spec.status(), ""});
+    } else {
+      Call(SubmitEvent{0, caller, *std::move(outcome.spec), ""}, answer);
+    }
+  }
 }
 
 }  // namespace ringd::scheduler

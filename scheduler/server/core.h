@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "proto/cluster.pb.h"
+#include "scheduler/server/gatherings.h"
 #include "scheduler/server/identity.h"
 #include "scheduler/server/log_relay.h"
 #include "scheduler/server/streams.h"
@@ -54,6 +55,11 @@ class Core {
             const ringd::cluster::v1::LogsRequest& request);
   void Hold(HoldStream* stream, PeerInfo peer);
 
+  // `done` is called once, unless Leave comes first. What Leave takes.
+  PartId Gather(const Caller& caller, const ringd::cluster::v1::GatherRequest& request,
+                ReplyCallback done);
+  void Leave(PartId part);
+
   // Hooks of the loop.
   void Tick();
   void Flush();
@@ -85,6 +91,7 @@ class Core {
   void Notify(const std::string& job);
   void Show(const std::string& job, Watcher* watcher);
   void ShowIdle();
+  void Answer(std::vector<Gatherings::Outcome> outcomes);
 
   Machine* const machine_;
   Store* const store_;
@@ -95,6 +102,13 @@ class Core {
   std::vector<Action> actions_;
   CallId next_call_ = 1;
   std::map<CallId, ReplyCallback> calls_;
+  struct WaitingPart {
+    Caller caller;
+    ReplyCallback done;
+  };
+  Gatherings gatherings_;
+  PartId next_part_ = 1;
+  std::map<PartId, WaitingPart> parts_;
   ConnectionId next_connection_ = 1;
   std::map<ConnectionId, Connection> connections_;
   std::map<std::string, std::map<uint64_t, Watcher>> watchers_;  // By job.

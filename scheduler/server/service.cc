@@ -22,6 +22,9 @@ class ClusterService : public pb::Cluster::CallbackService {
   grpc::ServerUnaryReactor* Submit(grpc::CallbackServerContext* context,
                                    const pb::SubmitRequest* request,
                                    pb::SubmitResponse* response) override;
+  grpc::ServerUnaryReactor* Gather(grpc::CallbackServerContext* context,
+                                   const pb::GatherRequest* request,
+                                   pb::SubmitResponse* response) override;
   grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context,
                                  const pb::ListRequest* request,
                                  pb::ListResponse* response) override;
@@ -52,6 +55,7 @@ class ClusterService : public pb::Cluster::CallbackService {
   PeerInfo Peer(const grpc::CallbackServerContext& context) const;
   absl::StatusOr<Caller> Identify(const grpc::CallbackServerContext& context,
                                   const pb::Identity& identity);
+  void FillSubmitted(const Reply& reply, pb::SubmitResponse* response) const;
   Core::ReplyCallback AnswerJob(grpc::ServerUnaryReactor* reactor, pb::JobResponse* response);
 
   Core* const core_;
@@ -80,6 +84,13 @@ absl::StatusOr<Caller> ClusterService::Identify(const grpc::CallbackServerContex
   return identities_->Identify(Peer(context), identity, absl::Now());
 }
 
+void ClusterService::FillSubmitted(const Reply& reply, pb::SubmitResponse* response) const {
+  const auto* record = core_->machine().FindRecord(reply.job);
+  if (record == nullptr) return;
+  response->set_job(reply.job);
+  response->set_reason(record->job().reason());
+}
+
 grpc::ServerUnaryReactor* ClusterService::Submit(grpc::CallbackServerContext* context,
                                                  const pb::SubmitRequest* request,
                                                  pb::SubmitResponse* response) {
@@ -92,15 +103,28 @@ grpc::ServerUnaryReactor* ClusterService::Submit(grpc::CallbackServerContext* co
   loop_->Post([this, reactor, request, response, caller = *std::move(caller)] {
     core_->Call(SubmitEvent{0, caller, request->spec(), request->request_id()},
                 [this, reactor, response](const Reply& reply) {
-                  if (const auto* record = core_->machine().FindRecord(reply.job);
-                      record != nullptr) {
-                    response->set_job(reply.job);
-                    response->set_reason(record->job().reason());
-                  }
+                  FillSubmitted(reply, response);
                   reactor->Finish(ToGrpc(reply.status));
                 });
   });
   return reactor;
+}
+
+grpc::ServerUnaryReactor* ClusterService::Gather(grpc::CallbackServerContext* context,
+                                                 const pb::GatherRequest* request,
+                                                 pb::SubmitResponse* response) {
+  auto* call = new WaitingCall(loop_);  // Deletes itself.
+  absl::StatusOr<Caller> caller = Identify(*context, request->identity());
+  loop_->Post([this, call, request, response, caller = std::move(caller)] {
+    if (!caller.ok()) return call->End(ToGrpc(caller.status()));
+    const PartId part =
+        core_->Gather(*caller, *request, [this, call, response](const Reply& reply) {
+          FillSubmitted(reply, response);
+          call->End(ToGrpc(reply.status));
+        });
+    call->on_cancel = [this, part] { core_->Leave(part); };
+  });
+  return call;
 }
 
 grpc::ServerUnaryReactor* ClusterService::List(grpc::CallbackServerContext* context,

@@ -202,6 +202,34 @@ class HoldStream : public grpc::ServerReadReactor<ringd::cluster::v1::HoldReques
   bool ended_ = false;
 };
 
+// A call that waits for long and whose end at the caller matters.
+//
+// Life and threads as StreamWriter's.
+class WaitingCall : public grpc::ServerUnaryReactor {
+ public:
+  explicit WaitingCall(Loop* loop) : loop_(loop) {}
+
+  std::function<void()> on_cancel;  // Not after End.
+
+  void End(grpc::Status status) {
+    if (!std::exchange(ended_, true)) Finish(std::move(status));
+  }
+
+  void OnCancel() override {
+    loop_->Post([this] {
+      if (!ended_ && on_cancel) on_cancel();
+      End(grpc::Status(grpc::StatusCode::CANCELLED, "the caller is gone"));
+    });
+  }
+  void OnDone() override {
+    loop_->Post([this] { delete this; });
+  }
+
+ private:
+  Loop* const loop_;
+  bool ended_ = false;
+};
+
 }  // namespace ringd::scheduler
 
 #endif  // RINGD_SCHEDULER_SERVER_STREAMS_H_
