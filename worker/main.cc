@@ -21,18 +21,20 @@ namespace {
 
 constexpr int kExitFailure = 1;
 constexpr int kExitBadInput = 2;
+constexpr int kExitNoCluster = 3;
 
 int Usage() {
   fprintf(stderr,
           "usage: ringd-worker --spec-fd N    supervise the rank that descriptor N describes\n"
           "       ringd-worker --check-fd N   only check its command; exit code 2 and one line if "
           "it can't run\n"
-          "       ringd-worker attach JOB NODE SIZE LOCAL-SIZE SECONDS [host ADDRESS SLOTS,... | "
-          "guest]\n"
+          "       ringd-worker attach JOB NODE FIRST-RANK SIZE LOCAL-SIZE SECONDS\n"
+          "                           [host ADDRESS SLOTS,... | guest | refuse]\n"
           "                                   give the ranks that torchrun, mpirun or srun started "
           "on this node\n"
           "                                   their job; in the background\n"
-          "       ringd-worker stand-in JOB   run by ringd for each of these ranks\n"
+          "       ringd-worker stand-in JOB [NODE]\n"
+          "                                   run by ringd for each of these ranks\n"
           "       ringd-worker --version\n"
           "ringd and its libraries start this program; use 'ringctl run' to run a job.\n");
   return kExitBadInput;
@@ -63,18 +65,24 @@ int StartAttach(int count, char** words) {
   using Role = ringd::worker::AttachOptions::Role;
   ringd::worker::AttachOptions options{.job = words[0]};
   int seconds = 0;
-  if (!absl::SimpleAtoi(words[1], &options.node) || !absl::SimpleAtoi(words[2], &options.size) ||
-      !absl::SimpleAtoi(words[3], &options.local_size) || !absl::SimpleAtoi(words[4], &seconds) ||
-      options.local_size <= 0 || options.size < options.local_size || seconds <= 0) {
-    return Usage();
+  const std::pair<const char*, int*> numbers[] = {{words[1], &options.node},
+                                                  {words[2], &options.first_rank},
+                                                  {words[3], &options.size},
+                                                  {words[4], &options.local_size},
+                                                  {words[5], &seconds}};
+  for (const auto& [word, number] : numbers) {
+    if (!absl::SimpleAtoi(word, number)) return Usage();
   }
-  if (count == 8 && strcmp(words[5], "host") == 0) {
+  if (options.local_size <= 0 || options.size < options.local_size || seconds <= 0) return Usage();
+  if (count == 9 && strcmp(words[6], "host") == 0) {
     options.role = Role::kHost;
-    options.host = words[6];
-    options.guest_slots = words[7];
-  } else if (count == 6 && strcmp(words[5], "guest") == 0) {
+    options.host = words[7];
+    options.guest_slots = words[8];
+  } else if (count == 7 && strcmp(words[6], "guest") == 0) {
     options.role = Role::kGuest;
-  } else if (count != 5 || options.size != options.local_size) {
+  } else if (count == 7 && strcmp(words[6], "refuse") == 0) {
+    options.role = Role::kRefuse;
+  } else if (count != 6) {
     return Usage();
   }
   options.timeout = absl::Seconds(seconds);
@@ -82,6 +90,10 @@ int StartAttach(int count, char** words) {
   signal(SIGHUP, SIG_IGN);
   const absl::Status status = ringd::worker::Attach(options);
   if (status.ok() || absl::IsAlreadyExists(status)) return 0;
+  if (absl::IsFailedPrecondition(status)) {
+    printf("%s\n", std::string(status.message()).c_str());
+    return kExitNoCluster;
+  }
   fprintf(stderr, "%s\n", std::string(status.message()).c_str());
   return kExitFailure;
 }
@@ -93,8 +105,10 @@ int main(int argc, char** argv) {
     printf("ringd-worker %s\n", ringd::kVersion);
     return 0;
   }
-  if (argc >= 7 && strcmp(argv[1], "attach") == 0) return StartAttach(argc - 2, argv + 2);
-  if (argc == 3 && strcmp(argv[1], "stand-in") == 0) return ringd::worker::StandIn(argv[2]);
+  if (argc >= 8 && strcmp(argv[1], "attach") == 0) return StartAttach(argc - 2, argv + 2);
+  if ((argc == 3 || argc == 4) && strcmp(argv[1], "stand-in") == 0) {
+    return ringd::worker::StandIn(argv[2], argc == 4 ? argv[3] : nullptr);
+  }
   int fd = -1;
   if (argc != 3 || !absl::SimpleAtoi(argv[2], &fd) || fd < 0) return Usage();
   const bool check = strcmp(argv[1], "--check-fd") == 0;

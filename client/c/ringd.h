@@ -61,7 +61,7 @@ typedef struct {
                        // local copies.
   int64_t timeout_us;  // For finding the worker; <= 0: 60 s, or 300 s under torchrun, mpirun, srun.
   const char* socket;  // NULL: that of the launcher that started this process.
-  ringd_exchange exchange;  // NULL: under torchrun all ranks must be on one node.
+  ringd_exchange exchange;  // NULL: torchrun's ranks are on one node, or on a cluster.
   void* exchange_context;
 } ringd_init_options;
 

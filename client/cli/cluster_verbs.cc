@@ -1,10 +1,11 @@
-// nodes, version, config, completion.
+// nodes, here, version, config, completion.
 #include <iostream>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
 #include "client/cli/completion.h"
 #include "client/cli/output/report.h"
+#include "client/cli/run/identity.h"
 #include "client/cli/verbs.h"
 #include "common/base/version.h"
 #include "common/status/macros.h"
@@ -16,6 +17,21 @@ absl::StatusOr<int> Nodes(const Invocation& invocation) {
   RINGD_ASSIGN_OR_RETURN(const auto client, ConnectToCluster(invocation.settings, "nodes"));
   RINGD_ASSIGN_OR_RETURN(const auto nodes, client->Nodes());
   std::cout << (invocation.settings.IsJson() ? JsonText(NodesJson(nodes)) : NodesTable(nodes));
+  return 0;
+}
+
+absl::StatusOr<int> Here(const Invocation& invocation) {
+  const Settings& settings = invocation.settings;
+  RINGD_RETURN_IF_ERROR(CheckHasScheduler(settings, "here"));
+  RINGD_ASSIGN_OR_RETURN(const std::string node, FindNode(settings.daemon_socket));
+  if (settings.IsJson()) {
+    std::cout << JsonText({{"node", node},
+                           {"daemon_socket", settings.daemon_socket},
+                           {"scheduler", settings.scheduler}});
+    return 0;
+  }
+  std::cout << "node " << node << ", by its daemon at " << settings.daemon_socket << "; scheduler "
+            << settings.scheduler << "\n";
   return 0;
 }
 
@@ -57,6 +73,10 @@ std::vector<Verb> ClusterVerbs() {
        .help = "List the cluster's nodes",
        .examples = "  ringctl nodes",
        .run = Nodes},
+      {.name = "here",
+       .help = "Show the node and scheduler that init() uses under torchrun, mpirun and srun",
+       .examples = "  ringctl here",
+       .run = Here},
       {.name = "version", .help = "Show versions", .run = Version},
       {.group = "config",
        .name = "dump",

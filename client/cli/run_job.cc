@@ -10,8 +10,10 @@
 #include <numeric>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "client/cli/run/embedded_cluster.h"
 #include "client/cli/run/foreground_job.h"
 #include "client/cli/run/interrupts.h"
@@ -19,6 +21,7 @@
 #include "client/cli/run/run_directory.h"
 #include "common/base/cpus.h"
 #include "common/base/fd.h"
+#include "common/config/config.h"
 #include "common/status/macros.h"
 
 namespace ringd::cli {
@@ -140,6 +143,42 @@ absl::StatusOr<int> CountFreeSlots(ClusterClient* client) {
                    kMinRanksOfAll, " are needed: 'ringctl list' shows who has the others"));
 }
 
+absl::StatusOr<cluster::v1::GatherRequest> MakePart(const JobPart& part, const JobSpec& spec) {
+  cluster::v1::GatherRequest request;
+  const std::pair<std::string, std::string> words = absl::StrSplit(part.ranks, ':');
+  int32_t first = 0, count = 0;
+  const auto timeout = ParseDuration(part.timeout);
+  if (!absl::SimpleAtoi(words.first, &first) || !absl::SimpleAtoi(words.second, &count) ||
+      !timeout.ok() || part.of.empty()) {
+    return absl::InvalidArgumentError("--part FIRST:COUNT needs --part-of and --part-timeout");
+  }
+  request.set_name(part.of);
+  request.set_first_rank(first);
+  request.set_rank_count(count);
+  request.mutable_timeout()->set_seconds(absl::ToInt64Seconds(*timeout));
+  *request.mutable_spec() = spec;
+  return request;
+}
+
+// The job is this node's as long as its ringctl lives; its ranks write to the launcher's output.
+absl::StatusOr<int> RunPart(const Settings& settings, const JobPart& part, const JobSpec& spec) {
+  RINGD_ASSIGN_OR_RETURN(const auto request, MakePart(part, spec));
+  Interrupts interrupts;
+  RINGD_ASSIGN_OR_RETURN(const auto client, ConnectToCluster(settings, "run --part"));
+  CallGroup calls;
+  interrupts.SetHandler([&](int) { calls.Cancel(); });
+  const auto job = client->Gather(request, &calls);
+  interrupts.SetHandler(nullptr);
+  if (interrupts.first_signal() != 0) {
+    if (job.ok()) (void)client->Cancel(job->job(), "its launcher has ended it");
+    return kSignalBase + interrupts.first_signal();
+  }
+  RINGD_RETURN_IF_ERROR(job.status());
+  return ForegroundJob(client.get(), &interrupts,
+                       {.ranks = spec.ranks(), .show_output = false, .patience = kPatience})
+      .Run(job->job());
+}
+
 }  // namespace
 
 absl::StatusOr<int> JoinAsGuest() {
@@ -166,6 +205,7 @@ absl::StatusOr<int> RunJob(const Settings& settings, ForegroundRun run) {
   RINGD_ASSIGN_OR_RETURN(JobRequest request,
                          BuildJob(run.options, run.command, CurrentSurroundings()));
   request.spec.set_foreground(true);
+  if (!run.part.ranks.empty()) return RunPart(settings, run.part, request.spec);
   if (embedded) return RunEmbedded(run, std::move(request), settings.verbose);
   Interrupts interrupts;
   RINGD_ASSIGN_OR_RETURN(const auto client, ConnectToCluster(settings, "run"));

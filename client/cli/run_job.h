@@ -12,6 +12,13 @@
 
 namespace ringd::cli {
 
+// What this node has of a job whose ranks another launcher started on several.
+struct JobPart {
+  std::string ranks;    // "FIRST:COUNT"; empty: this is no part.
+  std::string of;       // The launcher's job.
+  std::string timeout;  // For the other parts to come.
+};
+
 struct ForegroundRun {
   JobOptions options;
   std::vector<std::string> command;
@@ -21,6 +28,7 @@ struct ForegroundRun {
   // this one. Their invitations go to standard output, a line each, which is then closed.
   std::vector<int> guests;
   std::string guest_host;
+  JobPart part;
   RankOutput::Taker take_output;  // Gets the ranks' standard output; empty: ringctl's own does.
 };
 

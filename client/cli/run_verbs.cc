@@ -40,22 +40,30 @@ constexpr char kSubmitExamples[] =
 
 }  // namespace
 
-struct GuestOptions {
-  std::vector<int> slots;
-  std::string host;
+struct LauncherOptions {
+  std::vector<int> guests;
+  std::string guest_host;
+  JobPart part;
 };
 
-void AddGuestOptions(CLI::App* app, GuestOptions* options) {
-  app->add_option("--guests", options->slots,
-                  "(for ringd's init() under torchrun) slots of each further machine; invitations "
+// What ringd-worker says where another launcher started the ranks.
+void AddLauncherOptions(CLI::App* app, LauncherOptions* options) {
+  app->add_option("--part", options->part.ranks,
+                  "(for ringd's init() under torchrun, mpirun, srun) FIRST:COUNT, the ranks that "
+                  "are on this node; the job is formed when those of all nodes have come");
+  app->add_option("--part-of", options->part.of, "the launcher's job, by one name on all nodes");
+  app->add_option("--part-timeout", options->part.timeout, "for the other nodes to come");
+  app->add_option("--guests", options->guests,
+                  "(for ringd's init()) slots of each further machine; invitations "
                   "for `ringctl join` go to standard output")
       ->delimiter(',');
-  app->add_option("--guest-host", options->host, "this machine's name or address, for its guests");
+  app->add_option("--guest-host", options->guest_host,
+                  "this machine's name or address, for its guests");
 }
 
 std::vector<Verb> RunVerbs() {
   auto run = std::make_shared<JobOptions>();
-  auto guests = std::make_shared<GuestOptions>();
+  auto launcher = std::make_shared<LauncherOptions>();
   auto submit = std::make_shared<JobOptions>();
   return {
       {.name = "run",
@@ -63,16 +71,17 @@ std::vector<Verb> RunVerbs() {
        .examples = kRunExamples,
        .takes_command = true,
        .add_options =
-           [run, guests](CLI::App* app) {
+           [run, launcher](CLI::App* app) {
              AddJobOptions(app, run.get());
-             AddGuestOptions(app, guests.get());
+             AddLauncherOptions(app, launcher.get());
            },
        .run =
-           [run, guests](const Invocation& invocation) {
+           [run, launcher](const Invocation& invocation) {
              return RunJob(invocation.settings, {.options = *run,
                                                  .command = invocation.command,
-                                                 .guests = guests->slots,
-                                                 .guest_host = guests->host});
+                                                 .guests = launcher->guests,
+                                                 .guest_host = launcher->guest_host,
+                                                 .part = launcher->part});
            }},
       {.name = "join",
        .help =

@@ -81,14 +81,17 @@ absl::StatusOr<Settings> LoadSettings(const GlobalFlags& flags) {
   return settings;
 }
 
+absl::Status CheckHasScheduler(const Settings& settings, const std::string& verb) {
+  if (!settings.scheduler.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "'", verb,
+      "' needs a scheduler: name one by --scheduler ADDRESS, RINGD_SCHEDULER or "
+      "scheduler in ringd.toml, or start a cluster on this machine by 'ringctl local up'"));
+}
+
 absl::StatusOr<std::unique_ptr<ClusterClient>> ConnectToCluster(const Settings& settings,
                                                                 const std::string& verb) {
-  if (settings.scheduler.empty()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "'", verb,
-        "' needs a scheduler: name one by --scheduler ADDRESS, RINGD_SCHEDULER or "
-        "scheduler in ringd.toml, or start a cluster on this machine by 'ringctl local up'"));
-  }
+  RINGD_RETURN_IF_ERROR(CheckHasScheduler(settings, verb));
   return ClusterClient::Connect(settings.Address());
 }
 

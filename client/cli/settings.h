@@ -37,8 +37,10 @@ struct Settings {
 // INVALID_ARGUMENT: names file and key, or the flag.
 absl::StatusOr<Settings> LoadSettings(const GlobalFlags& flags);
 
-// The scheduler's answer to come; `verb` is for the message without one (FAILED_PRECONDITION): how
-// to name or start one.
+// FAILED_PRECONDITION: none is named; the message says how `verb` gets one.
+absl::Status CheckHasScheduler(const Settings& settings, const std::string& verb);
+
+// The scheduler's answer to come. FAILED_PRECONDITION: as above.
 absl::StatusOr<std::unique_ptr<ClusterClient>> ConnectToCluster(const Settings& settings,
                                                                 const std::string& verb);
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.launchers.launchers import LaunchHome
 from tests.launchers.one_node_test import FAILING, SUM, assert_right
-from tests.support.jobs import wait_until
+from tests.support.jobs import LocalCluster, wait_until
 
 SLURM = [shutil.which(name, path="/usr/sbin:/usr/bin") for name in ("slurmctld", "slurmd", "srun")]
 pytestmark = [
@@ -37,7 +37,7 @@ SwitchType=switch/none
 MpiDefault=none
 SelectType=select/linear
 SlurmdParameters=config_overrides
-NodeName=n0 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=4
+NodeName=localhost NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=4
 NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=4
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
@@ -58,7 +58,11 @@ class Slurm:
         host = socket.gethostname().split(".")[0]
         self.conf.write_text(CONF.format(host=host, folder=folder, ports=free_ports(3)))
         controller, node, _ = SLURM
-        commands = [[controller, "-D", "-i"], [node, "-D", "-N", "n0"], [node, "-D", "-N", "n1"]]
+        commands = [
+            [controller, "-D", "-i"],
+            [node, "-D", "-N", "localhost"],
+            [node, "-D", "-N", "n1"],
+        ]
         self.servers = [
             subprocess.Popen(
                 [*command, "-f", self.conf],
@@ -131,7 +135,80 @@ def test_two_steps_of_one_job_are_kept_apart(home):
     ], output
 
 
-def test_ranks_on_two_nodes_are_told_how_to_go_on(home):
-    output = srun(home, SUM, "--nodes", 2, "--ntasks", 4, expect=1)
-    assert "only 2 of the job's 4 ranks are on this node" in output and "ringctl run" in output
+# A machine has one daemon; here it is one for each of Slurm's nodes.
+ON_THE_CLUSTER = """
+import os
+node = {{"localhost": "a", "n1": "b"}}[os.environ["SLURMD_NODENAME"]]
+os.environ["RINGD_DAEMON_SOCKET"] = f"{dir}/{{node}}/r/ringd.sock"
+"""
+TWO_NODES = ["--nodes", 2, "--ntasks", 4]
+
+
+@pytest.fixture(params=["meeting at Slurm's first node", "scheduler"])
+def prelude(home, request):
+    """What the ranks of two nodes run first: without anything set up, and on a cluster."""
+    if request.param != "scheduler":
+        yield ""
+        return
+    cluster = LocalCluster(home)
+    home.expected = set(home.processes())
+    yield ON_THE_CLUSTER.format(dir=cluster.dir)
+    cluster.down()
+
+
+def test_two_nodes_are_one_job_and_a_second_one_follows(home, prelude):
+    script = SUM.replace("(0, 1)", "(ringd.rank() // 2, 2)")
+    script = script.replace("(ringd.rank(), size)", "(ringd.rank() % 2, 2)")
+    for _ in range(2):
+        assert_right(srun(home, prelude + script, *TWO_NODES), 4)
+        home.assert_clean()
+
+
+def test_rank_that_dies_is_named_on_both_nodes(home, prelude):
+    script = prelude + FAILING.replace("WHAT_HAPPENS", "os.kill(os.getpid(), 9)")
+    output = srun(home, script, *TWO_NODES, "--kill-on-bad-exit=0", expect=1)
+    assert len(re.findall("told: 1 -1 9 rank 1 .*SIGKILL", output)) == 3, output
+    home.assert_clean()
+
+
+def test_srun_that_is_ended_leaves_nothing(home, prelude):
+    script = home.path / "program.py"
+    script.write_text(
+        prelude + "import time, ringd\nringd.init()\nringd.barrier()\n"
+        "print('all here', flush=True)\ntime.sleep(60)"
+    )
+    command = [SLURM[2], *map(str, TWO_NODES), sys.executable, script]
+    job = subprocess.Popen(command, env=home.env, cwd=home.path, stdout=subprocess.PIPE)
+    assert b"all here" in job.stdout.readline()
+    job.terminate()
+    job.communicate(timeout=30)
+    home.assert_clean(seconds=20)
+
+
+def test_node_whose_ranks_do_not_come_is_named(home, prelude):
+    script = """
+import os, time, ringd
+if os.environ["SLURM_NODEID"] == "1":
+    time.sleep(6)
+else:
+    try:
+        ringd.init(timeout=2)
+    except ringd.RingdError as error:
+        print(f"told: {error}\\n", end="")
+"""
+    output = srun(home, prelude + script, *TWO_NODES)
+    alone = "told: the node of rank 2 has not come"
+    on_cluster = "told: only ranks 0 to 1 on node a have come, ranks 2 to 3 of 4 are missing"
+    assert output.count(on_cluster if prelude else alone) == 2, output
+    home.assert_clean(seconds=20)
+
+
+def test_srun_inside_a_rank_of_torchrun_wins_and_so_does_torchrun_inside_srun(home):
+    pytest.importorskip("torch")
+    script = home.path / "program.py"
+    script.write_text(SUM)
+    inner = [SLURM[2], "--nodes", 1, "--ntasks", 3, sys.executable, script]
+    assert_right(home.run(*home.command("torchrun", 1, *inner)), 3)
+    outer = [SLURM[2], "--nodes", 1, "--ntasks", 1]
+    assert_right(home.run(*outer, *home.command("torchrun", 2, sys.executable, script)), 2)
     home.assert_clean()

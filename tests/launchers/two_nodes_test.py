@@ -155,5 +155,5 @@ elif os.environ["RANK"] == "0":
         print(f"told: {error}\\n", end="")
 """
     outputs = nodes.torchrun(script)
-    assert "told: node 1 of this job has not come" in outputs[0], outputs
+    assert "told: the node of rank 2 has not come" in outputs[0], outputs
     nodes.assert_clean()

@@ -11,7 +11,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "common/base/unix_socket.h"
 #include "common/process/process.h"
 #include "common/status/macros.h"
@@ -23,38 +25,91 @@ namespace {
 
 // Survivors of a failure say what they know and end by themselves, or their launcher ends them.
 constexpr char kGrace[] = "30s";
+constexpr size_t kMaxNameBytes = 100;  // Of what a job may be called.
 
-// A private scheduler and daemon, whatever the user's files say; or the daemon of a guest.
-std::vector<std::string> Command(const AttachOptions& options) {
-  std::vector<std::string> words = {SiblingProgram("ringctl"), "--config", "/dev/null"};
-  const auto add = [&words](std::initializer_list<std::string> more) {
-    words.insert(words.end(), more);
-  };
-  if (options.role == AttachOptions::Role::kGuest) {
-    add({"join"});
-    return words;
-  }
-  add({"run", "-n", absl::StrCat(options.size), "--grace", kGrace});
-  if (options.role == AttachOptions::Role::kHost) {
-    add({"--guests", options.guest_slots, "--guest-host", options.host});
-  }
-  add({"--", SiblingProgram("ringd-worker"), "stand-in", options.job});
-  return words;
-}
+struct Pipe {
+  UniqueFd read_end, write_end;
+};
 
-absl::Status StartCommand(const AttachOptions& options, AttachServer::Options* server) {
+absl::StatusOr<Pipe> MakePipe() {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) {
     return absl::ResourceExhaustedError(absl::StrCat("making a pipe: ", strerror(errno)));
   }
-  server->command_errors.reset(ends[0]);
-  const UniqueFd input(ends[1]);
-  unsetenv("RINGD_SCHEDULER");
+  return Pipe{UniqueFd(ends[0]), UniqueFd(ends[1])};
+}
+
+std::string ReadToEnd(int fd) {
+  std::string text;
+  char buffer[1024];
+  while (true) {
+    const ssize_t bytes = read(fd, buffer, sizeof(buffer));
+    if (bytes < 0 && errno == EINTR) continue;
+    if (bytes <= 0) return text;
+    text.append(buffer, static_cast<size_t>(bytes));
+  }
+}
+
+std::vector<std::string> Environment() {
+  std::vector<std::string> entries;
+  for (char** entry = environ; *entry != nullptr; ++entry) entries.emplace_back(*entry);
+  return entries;
+}
+
+// Whether the user's settings name a cluster that this node is of. FAILED_PRECONDITION: no, and
+// why.
+absl::Status FindCluster() {
+  RINGD_ASSIGN_OR_RETURN(Pipe errors, MakePipe());
   SpawnOptions spawn;
-  spawn.argv = Command(options);
-  for (char** entry = environ; *entry != nullptr; ++entry) spawn.environment.emplace_back(*entry);
+  spawn.argv = {SiblingProgram("ringctl"), "here"};
+  spawn.environment = Environment();
+  spawn.fds = {{STDERR_FILENO, errors.write_end.get()}};
+  RINGD_ASSIGN_OR_RETURN(const Child child, Spawn(spawn));
+  errors.write_end.reset();
+  std::string text = ReadToEnd(errors.read_end.get());
+  RINGD_ASSIGN_OR_RETURN(const ExitStatus status, WaitForExit(child, absl::InfiniteDuration()));
+  if (status.signal == 0 && status.exit_code == 0) return absl::OkStatus();
+  absl::StripTrailingAsciiWhitespace(&text);
+  return absl::FailedPreconditionError(absl::StripPrefix(text, "ringctl: "));
+}
+
+// What runs the job: the user's cluster; or a private scheduler and daemon, whatever the user's
+// files say; or the daemon of a guest.
+std::vector<std::string> Command(const AttachOptions& options, bool cluster) {
+  std::vector<std::string> words = {SiblingProgram("ringctl")};
+  const auto add = [&words](std::initializer_list<std::string> more) {
+    words.insert(words.end(), more);
+  };
+  if (!cluster) add({"--config", "/dev/null"});
+  if (options.role == AttachOptions::Role::kGuest) {
+    add({"join"});
+    return words;
+  }
+  add({"run", "-n", absl::StrCat(options.size), "--grace", kGrace, "--name",
+       options.job.substr(0, kMaxNameBytes)});
+  if (options.role == AttachOptions::Role::kHost) {
+    add({"--guests", options.guest_slots, "--guest-host", options.host});
+  }
+  if (cluster) {
+    // The ranks are there already: their slots are waited for.
+    add({"--queue", "--part", absl::StrCat(options.first_rank, ":", options.local_size),
+         "--part-of", options.job, "--part-timeout", absl::FormatDuration(options.timeout)});
+  }
+  add({"--", SiblingProgram("ringd-worker"), "stand-in", options.job});
+  if (options.node < 0) add({absl::StrCat(options.node)});
+  return words;
+}
+
+absl::Status StartCommand(const AttachOptions& options, bool cluster,
+                          AttachServer::Options* server) {
+  RINGD_ASSIGN_OR_RETURN(Pipe errors, MakePipe());
+  server->command_errors = std::move(errors.read_end);
+  if (!cluster) unsetenv("RINGD_SCHEDULER");
+  SpawnOptions spawn;
+  spawn.argv = Command(options, cluster);
+  spawn.environment = Environment();
   spawn.new_session = true;
-  spawn.fds = {{STDERR_FILENO, input.get()}};
+  spawn.fds = {{STDERR_FILENO, errors.write_end.get()}};
   if (options.role == AttachOptions::Role::kHost) spawn.fds[STDOUT_FILENO] = STDOUT_FILENO;
   if (options.role == AttachOptions::Role::kGuest) spawn.fds[STDIN_FILENO] = STDIN_FILENO;
   RINGD_ASSIGN_OR_RETURN(server->command, Spawn(spawn));
@@ -69,6 +124,15 @@ void CloseStandardStreams() {
 }  // namespace
 
 absl::Status Attach(const AttachOptions& options) {
+  using Role = AttachOptions::Role;
+  bool cluster = false;
+  if (options.role == Role::kFind) {
+    const absl::Status found = FindCluster();
+    cluster = found.ok();
+    if (!cluster && (options.size > options.local_size || !absl::IsFailedPrecondition(found))) {
+      return found;
+    }
+  }
   AttachServer::Options server;
   server.size = options.size;
   server.local_size = options.local_size;
@@ -86,7 +150,13 @@ absl::Status Attach(const AttachOptions& options) {
   if (child < 0) return absl::ResourceExhaustedError(absl::StrCat("forking: ", strerror(errno)));
   if (child > 0) return absl::OkStatus();
   setsid();
-  RINGD_RETURN_IF_ERROR(StartCommand(options, &server));
+  if (options.role == Role::kRefuse) {
+    const std::string text = ReadToEnd(STDIN_FILENO);
+    CloseStandardStreams();
+    RefuseRanks(server.listener, options.local_size - 1, options.timeout, text);
+    return absl::OkStatus();
+  }
+  RINGD_RETURN_IF_ERROR(StartCommand(options, cluster, &server));
   CloseStandardStreams();
   AttachServer(std::move(server)).Run();
   return absl::OkStatus();

@@ -27,6 +27,8 @@ namespace {
 constexpr size_t kMaxStrangers = 1024;  // Ranks of a node say hello at once.
 constexpr size_t kMaxErrorBytes = 700;  // A Refusal's text has room for them and a sentence.
 constexpr int kPollMillis = 100;
+constexpr int64_t kHelloMicros = 1'000'000;  // It is sent right after the connection was made.
+constexpr absl::Duration kCommandPatience = absl::Seconds(2);
 constexpr int kExitFailure = 1;
 
 void Refuse(int socket, absl::StatusCode code, const std::string& text, pid_t pid = 0) {
@@ -49,6 +51,25 @@ bool IsReadable(int fd) {
 }
 
 }  // namespace
+
+void RefuseRanks(const UniqueFd& listener, int count, absl::Duration timeout,
+                 const std::string& text) {
+  const int64_t deadline_us = MonotonicMicros() + absl::ToInt64Microseconds(timeout);
+  while (count > 0) {
+    const int64_t left_us = deadline_us - MonotonicMicros();
+    pollfd entry{listener.get(), POLLIN, 0};
+    if (left_us <= 0) return;
+    if (poll(&entry, 1, static_cast<int>(left_us / 1000) + 1) <= 0) continue;
+    const UniqueFd socket(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    PeerCredentials peer;
+    if (GetPeerCredentials(socket.get(), &peer) < 0 || peer.uid != geteuid()) continue;
+    // Its hello first: a socket that is closed with something unread resets the other end.
+    alignas(8) std::byte packet[sizeof(attach::StandInHello)];
+    if (ReceivePacket(socket.get(), packet, sizeof(packet), nullptr, kHelloMicros) <= 0) continue;
+    Refuse(socket.get(), absl::StatusCode::kUnavailable, text);
+    --count;
+  }
+}
 
 AttachServer::AttachServer(Options options)
     : listener_(std::move(options.listener)),
@@ -225,6 +246,8 @@ void AttachServer::ReadClient(Rank* rank) {
 
 void AttachServer::OnClientEnded(Rank* rank) {
   const int32_t number = rank->place.rank;
+  // Its last word, if it had one.
+  while (rank->client.valid() && IsReadable(rank->client.get())) ReadClient(rank);
   const std::optional<int> status = FindWaitStatus(rank->pidfd.get(), rank->pid);
   if (status.has_value() && WIFSIGNALED(*status)) {
     EndRank(rank, 0, WTERMSIG(*status), "");
@@ -309,6 +332,11 @@ void AttachServer::CheckTimeout() {
   if (placed_ || failed_) return;
   if (MonotonicMicros() - start_us_ < absl::ToInt64Microseconds(timeout_)) return;
   const std::string missing = MissingRanks();
+  // Who runs the job may know, as soon as it has given up.
+  if (missing.empty() &&
+      MonotonicMicros() - start_us_ < absl::ToInt64Microseconds(timeout_ + kCommandPatience)) {
+    return;
+  }
   const std::string within = absl::StrCat(" within ", absl::FormatDuration(timeout_));
   if (!missing.empty()) {
     return Fail(absl::StatusCode::kDeadlineExceeded,

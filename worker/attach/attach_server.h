@@ -18,6 +18,10 @@
 
 namespace ringd::worker {
 
+// Tells `count` ranks why they can't be attached. Blocks until it has, or until `timeout`.
+void RefuseRanks(const UniqueFd& listener, int count, absl::Duration timeout,
+                 const std::string& text);
+
 // One a job and node. Each rank has two connections: its client (libringd.so in the training
 // process) and its stand-in (what ringd runs as this rank). When all of the node's ranks have both,
 // each client is told where its rank's worker listens. From then on a client's end, which its pidfd

@@ -44,7 +44,7 @@ int Complain(const std::string& what) {
 
 }  // namespace
 
-int StandIn(const std::string& job) {
+int StandIn(const std::string& job, const char* given_node) {
   signal(SIGTERM, SIG_IGN);
   attach::StandInHello hello{};
   hello.header = {attach::Kind::kStandInHello, attach::kVersion};
@@ -55,6 +55,7 @@ int StandIn(const std::string& job) {
       !ReadNumber("RINGD_LOCAL_SIZE", &place.local_size) || !ReadNumber("RINGD_NODE_RANK", &node)) {
     return Complain("ringd-worker stand-in: ringd did not start it; ringd's init() does that");
   }
+  if (given_node != nullptr) node = atoi(given_node);
   session::FillText(Variable("RINGD_SOCKET"), hello.worker_socket, sizeof(hello.worker_socket));
   UniqueFd socket;
   PeerCredentials peer;

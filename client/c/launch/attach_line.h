@@ -8,29 +8,18 @@
 #include <utility>
 
 #include "client/c/launch/launcher.h"
-#include "client/c/ringd.h"
+#include "client/c/launch/nodes.h"
 #include "common/base/fd.h"
 
 namespace ringd::client {
-
-// ringd_init's.
-struct Exchange {
-  ringd_exchange call = nullptr;
-  void* context = nullptr;
-
-  int Put(const std::string& key, const std::string& text) const;
-  // `node` is who should put it, for the message.
-  int Get(const std::string& key, int32_t node, std::string* text) const;
-};
 
 // This process's connection to the `ringd-worker attach` of its job on this node. It stays open
 // until the process ends. Thread-compatible: external synchronisation.
 class AttachLine {
  public:
-  // Local rank 0 starts `ringd-worker attach`; the others find it. Over several nodes node 0 has
-  // the scheduler, and those of the others exchange with it. Blocks until all ranks of the node are
-  // there and each has a worker, at most timeout_us. RINGD_DEADLINE_EXCEEDED: names the ranks that
-  // are missing. RINGD_UNAVAILABLE: the program isn't there, or what it said.
+  // Local rank 0 starts `ringd-worker attach` (nodes.h); the others find it. Blocks until all ranks
+  // of the node are there and each has a worker, at most timeout_us. RINGD_DEADLINE_EXCEEDED: names
+  // the ranks that are missing. RINGD_UNAVAILABLE: the program isn't there, or what it said.
   // RINGD_INVALID_ARGUMENT: the ranks' sizes differ.
   static int Open(const Launch& launch, const Exchange& exchange, int64_t timeout_us,
                   std::unique_ptr<AttachLine>* line);

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <iterator>
 #include <sstream>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -24,7 +25,10 @@ struct Names {
   std::vector<const char*> job;  // What names the job, together.
   // Of nodes; null: this launcher doesn't say.
   const char *node = nullptr, *nodes = nullptr;
-  const char* ancestor = nullptr;  // Or: the process above all ranks of this node.
+  // Or: the process above all ranks of this node, which has an option that is the same on all
+  // nodes.
+  const char* ancestor = nullptr;
+  const char* option = nullptr;
 };
 
 const Names kLaunchers[] = {
@@ -51,7 +55,8 @@ const Names kLaunchers[] = {
      .size = "PMI_SIZE",
      .local_rank = "MPI_LOCALRANKID",
      .local_size = "MPI_LOCALNRANKS",
-     .ancestor = "hydra_pmi_proxy"},
+     .ancestor = "hydra_pmi_proxy",
+     .option = "--control-port"},
     {.launcher = "srun",
      .sign = "SLURM_STEP_NUM_TASKS",
      .rank = "SLURM_PROCID",
@@ -92,11 +97,23 @@ bool TasksOfNode(const std::string& list, int32_t node, int32_t* tasks) {
   return false;
 }
 
-// "PID.START" of the nearest process of that name above this one; empty: there is none.
-std::string FindAncestor(const std::string& name) {
+// The word that follows `option` on a process's command line.
+std::string FindOption(int64_t pid, const std::string& option) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/cmdline");
+  for (std::string word; std::getline(file, word, '\0');) {
+    if (word == option && std::getline(file, word, '\0')) return word;
+  }
+  return "";
+}
+
+// The option of the nearest process of that name above this one, or "PID.START" where it has none;
+// empty: there is no such process.
+std::string FindAncestor(const std::string& name, const std::string& option) {
   for (int64_t pid = getppid(); pid > 1;) {
     std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-    const std::string line(std::istreambuf_iterator<char>(file), {});
+    // Not by iterators: they throw where the process is reaped between.
+    std::string line;
+    std::getline(file, line, '\0');
     const size_t open = line.find('('), close = line.rfind(')');
     if (open == std::string::npos || close == std::string::npos) return "";
     std::istringstream fields(line.substr(close + 1));
@@ -104,6 +121,8 @@ std::string FindAncestor(const std::string& name) {
     constexpr size_t kParent = 1, kStartTime = 19;
     if (words.size() <= kStartTime) return "";
     if (line.substr(open + 1, close - open - 1) == name) {
+      const std::string value = FindOption(pid, option);
+      if (!value.empty()) return value;
       return std::to_string(pid) + "." + words[kStartTime];
     }
     pid = std::atoll(words[kParent].c_str());
@@ -120,10 +139,54 @@ int Incomplete(const Names& names, const char* variable, const char* value) {
       value == nullptr ? "" : value, value == nullptr ? "" : "'");
 }
 
+// "n[01-03,7],m1" begins with n01.
+std::string FirstOfNodeList(const std::string& list) {
+  const size_t end = list.find_first_of("[,");
+  std::string name = list.substr(0, end);
+  if (end != std::string::npos && list[end] == '[') {
+    name += list.substr(end + 1, list.find_first_of("-,]", end) - end - 1);
+  }
+  return name;
+}
+
+// A port that no other step of Slurm's has now, most likely, outside the range that the kernel
+// gives to outgoing connections.
+int32_t PortOfStep(const Lookup& lookup) {
+  constexpr int64_t kFirstPort = 20000, kPorts = 12000, kStepsApart = 61;
+  int64_t number = 0;
+  for (const char* const variable : {"SLURM_JOB_ID", "SLURM_STEP_ID"}) {
+    const char* const text = lookup(variable);
+    number = number * kStepsApart + (text == nullptr ? 0 : std::atoll(text));
+  }
+  return static_cast<int32_t>(kFirstPort + number % kPorts);
+}
+
+int FindMeeting(const Lookup& lookup, Launch* launch) {
+  constexpr int32_t kMaxPort = 65534;
+  const char* const host = lookup("MASTER_ADDR");
+  const char* const port = lookup("MASTER_PORT");
+  if (host != nullptr && port != nullptr) {
+    if (!ParseNumber(port, &launch->meeting_port) || launch->meeting_port < 1 ||
+        launch->meeting_port > kMaxPort) {
+      return FailFormat(Code::kInvalidArgument, "MASTER_PORT is '%s', not a port of 1 to %d", port,
+                        kMaxPort);
+    }
+    launch->meeting_host = host;
+    ++launch->meeting_port;
+  } else if (const char* const list = lookup("SLURM_STEP_NODELIST");
+             list != nullptr && launch->launcher == "srun") {
+    launch->meeting_host = host != nullptr ? host : FirstOfNodeList(list);
+    launch->meeting_port = PortOfStep(lookup);
+  }
+  return RINGD_OK;
+}
+
 // Only where there are several nodes, so that one works with less.
 int ReadNodes(const Names& names, const Lookup& lookup, Launch* launch) {
   if (launch->place.size == launch->place.local_size) return RINGD_OK;
   launch->nodes = 0;
+  if (const int code = FindMeeting(lookup, launch); code != RINGD_OK) return code;
+  if (names.node == nullptr) launch->node = -1;
   if (names.node == nullptr) return RINGD_OK;
   const std::pair<const char*, int32_t*> numbers[] = {{names.node, &launch->node},
                                                       {names.nodes, &launch->nodes}};
@@ -170,7 +233,7 @@ int Read(const Names& names, const Lookup& lookup, Launch* launch) {
     launch->job += std::string("-") + value;
   }
   if (names.ancestor != nullptr) {
-    const std::string ancestor = FindAncestor(names.ancestor);
+    const std::string ancestor = FindAncestor(names.ancestor, names.option);
     if (ancestor.empty()) {
       return FailFormat(Code::kInvalidArgument,
                         "%s is set, but no process %s is above this one: start the ranks by mpirun "
@@ -182,12 +245,26 @@ int Read(const Names& names, const Lookup& lookup, Launch* launch) {
   return ReadNodes(names, lookup, launch);
 }
 
+// Whether a rank of `outer` has called srun, and that one has started this process. What srun's own
+// process on this node was started with says so: variables of a launcher below it aren't there.
+bool IsWithinOwnSrun(const Names& outer, const Lookup& lookup) {
+  const char* const task = lookup("SLURM_TASK_PID");
+  if (task == nullptr || lookup("SLURM_STEP_NUM_TASKS") == nullptr) return false;
+  std::ifstream file("/proc/" + std::string(task) + "/environ");
+  for (std::string entry; std::getline(file, entry, '\0');) {
+    if (entry.starts_with(std::string(outer.sign) + "=")) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 int FindLaunch(const Lookup& lookup, Launch* launch) {
   *launch = {};
   for (const Names& names : kLaunchers) {
-    if (lookup(names.sign) != nullptr) return Read(names, lookup, launch);
+    if (lookup(names.sign) == nullptr) continue;
+    if (std::string_view(names.launcher) == "torchrun" && IsWithinOwnSrun(names, lookup)) continue;
+    return Read(names, lookup, launch);
   }
   return RINGD_OK;
 }

@@ -1,5 +1,9 @@
 #include "client/c/launch/launcher.h"
 
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <map>
 #include <string>
 
@@ -149,6 +153,76 @@ TEST(AttachSocketName, FitsAnAddressAndKeepsJobsApart) {
   EXPECT_EQ(attach::AttachSocketName(7, "j", 3), std::string("\0ringd/attach/7/3/j", 19));
   EXPECT_LE(attach::AttachSocketName(7, name + "a", 0).size(), 107u);
   EXPECT_NE(attach::AttachSocketName(7, name + "a", 0), attach::AttachSocketName(7, name + "b", 0));
+}
+
+TEST(FindLaunch, SeveralNodesOfMpirun_NodeIsUnknownAndMasterSaysWhereTheyMeet) {
+  Environment environment = Mpirun();
+  environment["OMPI_COMM_WORLD_SIZE"] = "4";
+  Launch launch;
+  ASSERT_EQ(Find(environment, &launch), RINGD_OK);
+  EXPECT_EQ(launch.node, -1);
+  EXPECT_EQ(launch.meeting_port, 0);
+  environment["MASTER_ADDR"] = "node-a";
+  ASSERT_EQ(Find(environment, &launch), RINGD_OK);
+  EXPECT_EQ(launch.meeting_port, 0);
+  environment["MASTER_PORT"] = "29500";
+  ASSERT_EQ(Find(environment, &launch), RINGD_OK);
+  EXPECT_EQ(launch.meeting_host, "node-a");
+  EXPECT_EQ(launch.meeting_port, 29501);
+  for (const char* const port : {"0", "65535", "70000", "x", ""}) {
+    environment["MASTER_PORT"] = port;
+    EXPECT_EQ(Find(environment, &launch), RINGD_INVALID_ARGUMENT) << port;
+  }
+}
+
+TEST(FindLaunch, SeveralNodesOfSrun_TheyMeetAtItsFirst) {
+  Environment environment = Srun();
+  Launch launch;
+  int32_t port = 0;
+  for (const auto& [list, first] : {std::pair("n[01-03,7],m1", "n01"),
+                                    {"n[3,5]", "n3"},
+                                    {"a-1,a-2", "a-1"},
+                                    {"alone", "alone"},
+                                    {"r1n[7-9]", "r1n7"}}) {
+    environment["SLURM_STEP_NODELIST"] = list;
+    ASSERT_EQ(Find(environment, &launch), RINGD_OK);
+    EXPECT_EQ(launch.meeting_host, first);
+    port = launch.meeting_port;
+    EXPECT_TRUE(port >= 20000 && port < 32000) << port;
+  }
+  environment["SLURM_STEP_ID"] = "3";
+  ASSERT_EQ(Find(environment, &launch), RINGD_OK);
+  EXPECT_NE(launch.meeting_port, port);
+  environment["MASTER_ADDR"] = "other";
+  environment["MASTER_PORT"] = "1234";
+  ASSERT_EQ(Find(environment, &launch), RINGD_OK);
+  EXPECT_EQ(launch.meeting_host, "other");
+  EXPECT_EQ(launch.meeting_port, 1235);
+}
+
+TEST(FindLaunch, SrunAndTorchrun_TorchrunWinsUnlessItsRankCalledSrun) {
+  Environment environment = Torchrun();
+  environment.merge(Srun());
+  // This process was started with no variable of torchrun.
+  environment["SLURM_TASK_PID"] = std::to_string(getpid());
+  Launch launch;
+  ASSERT_EQ(Find(environment, &launch), RINGD_OK);
+  EXPECT_EQ(launch.launcher, "torchrun");
+  const pid_t child = fork();
+  if (child == 0) {
+    char* const argv[] = {const_cast<char*>("sleep"), const_cast<char*>("60"), nullptr};
+    char* const variables[] = {const_cast<char*>("TORCHELASTIC_RUN_ID=none"), nullptr};
+    execve("/bin/sleep", argv, variables);
+    _exit(1);
+  }
+  environment["SLURM_TASK_PID"] = std::to_string(child);
+  for (int i = 0; i < 1000 && launch.launcher != "srun"; ++i) {  // Until it has called execve.
+    ASSERT_EQ(Find(environment, &launch), RINGD_OK);
+    usleep(10'000);
+  }
+  EXPECT_EQ(launch.launcher, "srun");
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
 }
 
 }  // namespace

@@ -125,6 +125,18 @@ absl::StatusOr<SubmitResponse> ClusterClient::Submit(const JobSpec& spec) {
   return response;
 }
 
+absl::StatusOr<SubmitResponse> ClusterClient::Gather(GatherRequest request, CallGroup* calls) {
+  RINGD_ASSIGN_OR_RETURN(*request.mutable_node(), FindNode(address_.daemon_socket));
+  RINGD_RETURN_IF_ERROR(Identify(request.mutable_identity()));
+  CallScope scope(calls);
+  SubmitResponse response;
+  const grpc::Status status = stub_->Gather(scope.context(), request, &response);
+  if (status.ok()) return response;
+  // Its own words: who is missing.
+  return status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED ? FromGrpc(status)
+                                                                    : Explain(status);
+}
+
 absl::StatusOr<std::vector<Job>> ClusterClient::List(bool all) {
   grpc::ClientContext context;
   SetTimeout(&context, kCallTimeout);

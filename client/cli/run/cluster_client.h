@@ -36,8 +36,8 @@ struct SchedulerAddress {
   std::string address;      // "unix:/path" or "host:port".
   std::string authority;    // PEM file to check a TCP scheduler's certificate by.
   std::string server_name;  // What that certificate names, if not the host.
-  std::string
-      daemon_socket;  // Path: this node's daemon, which signs who we are for a TCP scheduler.
+  // Path: this node's daemon, which signs who we are for a TCP scheduler.
+  std::string daemon_socket;
 };
 
 // Errors are those that cluster.proto lists, with messages that say what to do next. UNAVAILABLE:
@@ -54,6 +54,10 @@ class ClusterClient {
 
   absl::StatusOr<ringd::cluster::v1::SubmitResponse> Submit(
       const ringd::cluster::v1::JobSpec& spec);
+  // Blocks until the parts of all nodes have come, or the request's timeout has passed
+  // (DEADLINE_EXCEEDED: the message names the ranks that are missing), or `calls` is cancelled.
+  absl::StatusOr<ringd::cluster::v1::SubmitResponse> Gather(
+      ringd::cluster::v1::GatherRequest request, CallGroup* calls);
   absl::StatusOr<std::vector<ringd::cluster::v1::Job>> List(bool all);
   absl::StatusOr<ringd::cluster::v1::Job> Describe(const std::string& job);
   absl::StatusOr<ringd::cluster::v1::Job> Cancel(const std::string& job, const std::string& reason);
