@@ -12,8 +12,11 @@ PAGE = ROOT / "docs/troubleshooting.md"
 ROOMS = ["client", "common", "daemon", "proto", "scheduler", "worker"]
 # Where a message begins: what C++ and Python call to make an error, or to say something.
 CALL = re.compile(
-    r"(absl::\w+Error|\b(?:FailFormat|Fail|Invalid|Complain|Refuse|Unavailable|Say)|raise \w+)\("
+    r"(absl::\w+Error|\b(?:FailFormat|Fail|Invalid|Complain|Refuse|Unavailable|Say)|raise \w+"
+    r"|warnings\.warn|set_reason)\("
 )
+# What a daemon or the scheduler says of an operation, a rank or a job.
+OUTCOME = re.compile(r"\b(message|reason|trouble|blame)_? = ")
 TEST_SOURCES = re.compile(r"_test\.|/tests/|/testing/|/fuzz|fake_|fuzz/")
 # (file, call, why its messages are no rows of the page)
 EXCEPTIONS = [
@@ -22,12 +25,12 @@ EXCEPTIONS = [
     (
         "daemon/(collectives|engine/(names|groups|order|arena)|transport/(link|handshake|data_port))"
         "|daemon/transport/(event_loop|tcp.h)",
-        "",
+        "absl::",
         "what a damaged or foreign peer sent: the cause behind a rank's or node's name",
     ),
     (
         "daemon/(session/arena_server|engine/(job|engine_impl|segment))|client/session/",
-        "",
+        "absl::",
         "between worker and daemon: users see the worker's own message",
     ),
     (
@@ -76,25 +79,30 @@ def texts():
     return "\n".join(sources().values()).replace('\\"', '"')
 
 
-def arguments(source, start):
-    """The text of a call's arguments, whose first character is at `start`."""
-    depth, i, quoted = 1, start, False
-    while depth > 0 and i < len(source):
+def until(end, source, start):
+    """The text from `start` to `end`, a bracket or semicolon that belongs to what is before it."""
+    depth, i, quoted = 0, start, False
+    while i < len(source):
         if source[i] == "\\":
             i += 1
         elif source[i] == '"':
             quoted = not quoted
+        elif not quoted and depth == 0 and source[i] == end:
+            break
         elif not quoted:
             depth += {"(": 1, ")": -1}.get(source[i], 0)
         i += 1
-    return source[start : i - 1]
+    return source[start:i]
 
 
 def spoken():
     """(file, call, text) of each message in the code; `...` between its literals."""
     for name, source in sources().items():
-        for match in CALL.finditer(source):
-            literals = re.findall(r'"((?:[^"\\]|\\.)*)"', arguments(source, match.end()))
+        found = [(match, ")") for match in CALL.finditer(source)]
+        if name.endswith(".cc"):
+            found += [(match, ";") for match in OUTCOME.finditer(source)]
+        for match, end in found:
+            literals = re.findall(r'"((?:[^"\\]|\\.)*)"', until(end, source, match.end()))
             # Less is a path and the system's words.
             if max((len(literal.strip()) for literal in literals), default=0) >= 8:
                 text = " ... ".join(literals).replace('\\"', '"').replace("\\n", " ")
