@@ -37,8 +37,8 @@ SwitchType=switch/none
 MpiDefault=none
 SelectType=select/linear
 SlurmdParameters=config_overrides
-NodeName=localhost NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=4
-NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=4
+NodeName={host} NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=4
+NodeName={host}-b NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=4
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 
@@ -60,8 +60,8 @@ class Slurm:
         controller, node, _ = SLURM
         commands = [
             [controller, "-D", "-i"],
-            [node, "-D", "-N", "localhost"],
-            [node, "-D", "-N", "n1"],
+            [node, "-D", "-N", host],
+            [node, "-D", "-N", f"{host}-b"],
         ]
         self.servers = [
             subprocess.Popen(
@@ -138,7 +138,7 @@ def test_two_steps_of_one_job_are_kept_apart(home):
 # A machine has one daemon; here it is one for each of Slurm's nodes.
 ON_THE_CLUSTER = """
 import os
-node = {{"localhost": "a", "n1": "b"}}[os.environ["SLURMD_NODENAME"]]
+node = "b" if os.environ["SLURMD_NODENAME"].endswith("-b") else "a"
 os.environ["RINGD_DAEMON_SOCKET"] = f"{dir}/{{node}}/r/ringd.sock"
 """
 TWO_NODES = ["--nodes", 2, "--ntasks", 4]
@@ -197,8 +197,8 @@ else:
         print(f"told: {error}\\n", end="")
 """
     output = srun(home, prelude + script, *TWO_NODES)
-    alone = "told: the node of rank 2 has not come"
-    on_cluster = "told: only ranks 0 to 1 on node a have come, ranks 2 to 3 of 4 are missing"
+    alone = "the node of rank 2 has not come"
+    on_cluster = "only ranks 0 to 1 on node a have come, ranks 2 to 3 of 4 are missing"
     assert output.count(on_cluster if prelude else alone) == 2, output
     home.assert_clean(seconds=20)
 

@@ -84,7 +84,9 @@ Outcome Greet(int socket, const Launch& launch, int64_t timeout_us, std::string*
 int AttachLine::Open(const Launch& launch, const Exchange& exchange, int64_t timeout_us,
                      std::unique_ptr<AttachLine>* line) {
   const std::string name = attach::AttachSocketName(geteuid(), launch.job, launch.node);
-  const int64_t deadline_us = MonotonicMicros() + timeout_us;
+  int64_t deadline_us = MonotonicMicros() + timeout_us;
+  // Local rank 0 waits for other nodes as long, and then knows more.
+  if (launch.place.local_rank != 0 && launch.nodes != 1) deadline_us += kServerPatienceMicros;
   bool started = launch.place.local_rank != 0;
   while (true) {
     const int64_t left_us = std::max<int64_t>(1, deadline_us - MonotonicMicros());
