@@ -94,7 +94,8 @@ int StartHelper(const Launch& launch, const HelperRole& role, int64_t timeout_us
                 HelperAnswer* answer) {
   const std::string program = FindHelper();
   if (program.empty()) return LastError().code;
-  const int64_t seconds = std::max<int64_t>(1, timeout_us / kMicrosPerSecond);
+  const int64_t seconds =
+      std::max<int64_t>(1, (timeout_us + kMicrosPerSecond - 1) / kMicrosPerSecond);
   std::vector<std::string> words = {program, "attach", launch.job};
   for (const int64_t number :
        {int64_t{launch.node}, int64_t{launch.place.rank - launch.place.local_rank},
