@@ -117,6 +117,10 @@ def check_long_buckets(checks, rank, size):
         result = work.get_future().wait()[0]
         seen.append((result, parameter.grad))
 
+    model = DistributedDataParallel(nn.Linear(1500, 1001))  # 6 MB: in pieces.
+    (model(torch.ones(1, 1500)) * (rank + 1)).sum().backward()
+    mean = torch.full((1001, 1500), (size + 1) / 2)
+    checks.equal(model.module.weight.grad, mean, "a bucket of several pieces")
     leaf = torch.zeros(50_000, requires_grad=True)
     leaf.register_post_accumulate_grad_hook(reduce)
     (leaf * (rank + 1)).sum().backward()

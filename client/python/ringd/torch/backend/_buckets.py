@@ -22,6 +22,7 @@ from ._channel import Channel
 from ._work import RingdWork
 
 _LEAST_BYTES = 64 << 10  # A copy of fewer is not worth the memory.
+_PIECE_BYTES = 2 << 20
 _AUTOGRAD = "torch.autograd"
 
 
@@ -69,9 +70,20 @@ def is_bucket(tensor: torch.Tensor) -> bool:
     return frame is not None and frame.f_globals.get("__name__", "").startswith(_AUTOGRAD)
 
 
-def submit(channel: Channel, bucket: torch.Tensor, place: torch.Tensor, reduction: int) -> int:
-    """Starts the allreduce of a bucket by way of its place. The handle."""
-    place.copy_(bucket.detach().view(-1))
-    start, count = place.data_ptr(), place.numel()
+def submit(
+    channel: Channel, bucket: torch.Tensor, place: torch.Tensor, reduction: int
+) -> list[int]:
+    """Starts the allreduce of a bucket by way of its place, in pieces: the first one leaves while
+    the next is copied. The handles."""
+    handles = []
     code = _memory.code_to_reduce(place)
-    return channel.submit(Operation.ALLREDUCE, code, start, count, start, count, reduction)
+    length = _PIECE_BYTES // place.itemsize
+    for source, target in zip(
+        bucket.detach().view(-1).split(length), place.split(length), strict=True
+    ):
+        target.copy_(source)
+        start, count = target.data_ptr(), target.numel()
+        handles.append(
+            channel.submit(Operation.ALLREDUCE, code, start, count, start, count, reduction)
+        )
+    return handles

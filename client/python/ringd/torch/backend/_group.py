@@ -110,9 +110,9 @@ class RingdProcessGroup(GroupBase):
 
     def _reduce_bucket(self, bucket: torch.Tensor, place: torch.Tensor, options: Any) -> RingdWork:
         reduction = _reduction(options, bucket.dtype)
-        handle = _buckets.submit(self._channel, bucket, place, reduction)
+        handles = _buckets.submit(self._channel, bucket, place, reduction)
         limit_us = self._limit_us(options)
-        rest = ([handle], (), place, [place], limit_us, self._completer, False)
+        rest = (handles, (), place, [place], limit_us, self._completer, False)
         return self._hold(_buckets.BucketWork(bucket, *rest))
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> RingdWork:
