@@ -231,8 +231,9 @@ struct ArenaHeader {
   // Client's line.
   alignas(128) std::atomic<uint64_t> head;  // Client, seq_cst: descriptors published so far
                                             // (queue[i % slot_count]).
-  std::atomic<uint32_t> threads;  // Client, relaxed: threads of it that have submitted or slept in
-                                  // a slot, and still run.
+  std::atomic<uint32_t> threads;  // Client, relaxed: threads of it that have ever submitted or
+                                  // slept in a slot. One that has ended still counts: a program
+                                  // that starts some may start more.
 
   // Daemon's lines.
   alignas(128) std::atomic<uint64_t> tail;  // Daemon, release: descriptors copied so far.

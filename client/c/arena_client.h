@@ -157,7 +157,7 @@ class ArenaClient {
 
   WaitResult Await(ringd_handle handle, int64_t timeout_us);
   WaitResult Sleep(ringd_handle handle, int64_t deadline_us);
-  // Counts the calling thread among those of ArenaHeader::threads, until it ends.
+  // Counts the calling thread among those of ArenaHeader::threads.
   void CountThread();
   bool IsOver(ringd_handle handle) const;
   bool IsPeerGone();

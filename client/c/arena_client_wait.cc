@@ -59,15 +59,7 @@ struct Slices {
   Mark mark;
 };
 
-// The client of which this thread counts as one that uses it.
-struct CountedThread {
-  std::weak_ptr<ArenaMemory> memory;
-  ~CountedThread() { Leave(); }
-  void Leave() {
-    if (IsForkedChild()) return;  // It has no arena.
-    if (const auto former = memory.lock()) former->header().threads.fetch_sub(1);
-  }
-};
+// The client by which this thread has been counted.
 thread_local uint64_t counted_in = 0;
 thread_local Slices slices;
 
@@ -155,9 +147,6 @@ ArenaClient::WaitResult ArenaClient::Await(ringd_handle handle, int64_t timeout_
 
 void ArenaClient::CountThread() {
   if (counted_in == id_) return;
-  thread_local CountedThread counted;
-  counted.Leave();
-  counted.memory = memory_;
   counted_in = id_;
   memory_->header().threads.fetch_add(1);
 }
