@@ -16,9 +16,11 @@
 namespace ringd::daemon {
 namespace {
 
-// Up to this many bytes of one rank's buffer an operation is done at once, by the engine's thread
-// alone.
-constexpr size_t kInlineBytes = 128 << 10;
+// Up to this many bytes of one rank's buffer an operation is done as soon as it starts, by the
+// engine's thread alone.
+constexpr size_t kInlineBytes = 16 << 10;
+// Up to this many it is one piece of work: what has come together is shared between the threads.
+constexpr size_t kWholeBytes = 128 << 10;
 // From this size on, results beside their inputs bypass the cache.
 constexpr size_t kStreamingBytes = 4 << 20;
 
@@ -205,6 +207,7 @@ class LocalCommunicator : public Communicator {
   }
 
   bool Progress() override {
+    if (!whole_.empty()) return StartWhole();
     if (active_.empty()) return false;
     if (!pool_->RunPiece()) sched_yield();  // Helpers are at the last pieces.
     for (auto it = active_.begin(); it != active_.end();) {
@@ -212,9 +215,9 @@ class LocalCommunicator : public Communicator {
         ++it;
         continue;
       }
-      const Done done = std::move(it->done);
+      const std::vector<Done> done = std::move(it->done);
       it = active_.erase(it);
-      done(Outcome{});
+      for (const Done& each : done) each(Outcome{});
     }
     return true;
   }
@@ -227,8 +230,35 @@ class LocalCommunicator : public Communicator {
  private:
   struct Active {
     std::shared_ptr<SliceTask> task;
+    std::vector<Done> done;
+  };
+  struct Whole {
+    std::function<void()> run;
     Done done;
   };
+
+  // What has come since the last time: one thread each.
+  bool StartWhole() {
+    std::vector<Whole> batch;
+    batch.swap(whole_);
+    if (batch.size() == 1 && active_.empty()) {
+      batch[0].run();
+      batch[0].done(Outcome{});
+      return true;
+    }
+    Active active;
+    std::vector<std::function<void()>> runs;
+    for (Whole& each : batch) {
+      runs.push_back(std::move(each.run));
+      active.done.push_back(std::move(each.done));
+    }
+    const size_t count = runs.size();
+    active.task = pool_->Submit(count, 1, [runs = std::move(runs)](size_t begin, size_t end) {
+      for (size_t i = begin; i < end; ++i) runs[i]();
+    });
+    active_.push_back(std::move(active));
+    return true;
+  }
 
   void ExecuteCopies(CopyPlan plan, Done done) {
     const size_t total = plan.total();
@@ -243,13 +273,18 @@ class LocalCommunicator : public Communicator {
       return;
     }
     auto shared = std::make_shared<Plan>(std::move(plan));
+    if (total * unit_bytes <= kWholeBytes) {
+      whole_.push_back({[shared, total] { shared->Run(0, total); }, std::move(done)});
+      return;
+    }
     auto run = [shared](size_t begin, size_t end) { shared->Run(begin, end); };
     active_.push_back(
-        {pool_->Submit(total, kPieceBytes / unit_bytes, std::move(run)), std::move(done)});
+        {pool_->Submit(total, kPieceBytes / unit_bytes, std::move(run)), {std::move(done)}});
   }
 
   SlicePool* const pool_;
   std::list<Active> active_;
+  std::vector<Whole> whole_;  // Not begun yet.
 };
 
 }  // namespace

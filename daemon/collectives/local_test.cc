@@ -37,6 +37,44 @@ INSTANTIATE_TEST_SUITE_P(Local, CommunicatorConformanceTest,
                                          Shape{"5ranks", {5}, MakeLocalCluster}),
                          [](const auto& info) { return info.param.name; });
 
+// Sums of 64 KiB, begun together: they are shared between the threads, each whole.
+TEST(LocalCommunicatorTest, Start_ManySmallAtOnce_EachIsReducedAndToldOnce) {
+  constexpr int kOperations = 50;
+  constexpr size_t kCount = 16 << 10, kRanks = 3;
+  SlicePool pool(3);
+  const auto communicator = MakeLocalCommunicator(GroupLayout{}, &pool);
+  std::vector<std::vector<float>> buffers(kOperations * kRanks);
+  std::vector<int> told(kOperations);
+  for (int round = 1; round <= 20; ++round) {
+    for (int i = 0; i < kOperations; ++i) {
+      auto collective = std::make_shared<Collective>();
+      collective->operation = Operation::kAllreduce;
+      collective->dtype = DType::kFloat32;
+      collective->reduction = Reduction::kSum;
+      collective->count = kCount;
+      for (size_t rank = 0; rank < kRanks; ++rank) {
+        std::vector<float>& buffer = buffers[i * kRanks + rank];
+        buffer.assign(kCount, static_cast<float>(1000 * rank + i));
+        auto* const memory = reinterpret_cast<std::byte*>(buffer.data());
+        collective->ranks.push_back({memory, memory});
+      }
+      communicator->Start({1, static_cast<uint64_t>(i)}, collective,
+                          [&told, i](const Outcome& outcome) {
+                            EXPECT_TRUE(outcome.ok());
+                            ++told[i];
+                          });
+      if (i % 7 == round % 7) communicator->Progress();
+    }
+    while (communicator->Progress()) {
+    }
+    EXPECT_EQ(told, std::vector<int>(kOperations, round));
+    for (int i = 0; i < kOperations; ++i) {
+      const std::vector<float> sum(kCount, static_cast<float>(3000 + 3 * i));
+      for (size_t rank = 0; rank < kRanks; ++rank) ASSERT_EQ(buffers[i * kRanks + rank], sum);
+    }
+  }
+}
+
 TEST(SlicePoolTest, Submit_ManyTasks_RunsEveryUnitOnce) {
   for (const int threads : {1, 2, 4}) {
     SlicePool pool(threads);
