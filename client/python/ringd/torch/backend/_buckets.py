@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from ... import _lifecycle
 from ..._errors import RingdError
 from ..._types import Operation
 from .._tensors import empty, is_plain
@@ -73,11 +74,12 @@ def is_bucket(tensor: torch.Tensor) -> bool:
 def submit(
     channel: Channel, bucket: torch.Tensor, place: torch.Tensor, reduction: int
 ) -> list[int]:
-    """Starts the allreduce of a bucket by way of its place, in pieces: the first one leaves while
-    the next is copied. The handles."""
+    """Starts the allreduce of a bucket by way of its place, between nodes in pieces: the first one
+    leaves while the next is copied. The handles."""
     handles = []
     code = _memory.code_to_reduce(place)
-    length = _PIECE_BYTES // place.itemsize
+    is_local = _lifecycle.cross_size() == 1
+    length = place.numel() if is_local else _PIECE_BYTES // place.itemsize
     for source, target in zip(
         bucket.detach().view(-1).split(length), place.split(length), strict=True
     ):
