@@ -47,7 +47,8 @@ Mapping* Find(Mappings& registry, const Predicate& predicate) {
   return found == registry.all.end() ? nullptr : &*found;
 }
 
-void* Map(size_t bytes, int protection, int fd) {
+// With MAP_FIXED, what is at `address` goes, whether this mapping comes to lie there or not.
+void* Map(void* address, size_t bytes, int protection, int flags, int fd) {
   Mappings& registry = Registry();
   const ino_t inode = InodeOf(fd);
   std::lock_guard lock(registry.mu);
@@ -57,12 +58,13 @@ void* Map(size_t bytes, int protection, int fd) {
     return MAP_FAILED;
   }
   if (same != nullptr) {
+    if ((flags & MAP_FIXED) != 0) __real_munmap(address, bytes);
     ++same->count;
     return same->address;
   }
-  void* const address = __real_mmap(nullptr, bytes, protection, MAP_SHARED, fd, 0);
-  if (address != MAP_FAILED) registry.all.push_back({inode, address, bytes, 1});
-  return address;
+  void* const mapped = __real_mmap(address, bytes, protection, flags, fd, 0);
+  if (mapped != MAP_FAILED) registry.all.push_back({inode, mapped, bytes, 1});
+  return mapped;
 }
 
 int Unmap(void* address, size_t bytes) {
@@ -88,8 +90,8 @@ int CountMappings(int fd) {
 }  // namespace ringd
 
 void* __wrap_mmap(void* address, size_t bytes, int protection, int flags, int fd, off_t offset) {
-  const bool is_arena = address == nullptr && flags == MAP_SHARED && fd >= 0 && offset == 0;
-  if (is_arena) return ringd::Map(bytes, protection, fd);
+  const bool is_arena = (flags & ~MAP_FIXED) == MAP_SHARED && fd >= 0 && offset == 0;
+  if (is_arena) return ringd::Map(address, bytes, protection, flags, fd);
   return __real_mmap(address, bytes, protection, flags, fd, offset);
 }
 
