@@ -11,8 +11,9 @@ constexpr int kBarriers = 6;
 constexpr int kAllreduces = 4;
 // Long enough that its bytes show beside its steps: 2 ms at 1 Gbit/s.
 constexpr uint64_t kAllreduceBytes = 256u << 10;
-// From there on the additional work in memory, not the wire, would decide.
-constexpr double kMaxGatherBytes = 64u << 10;
+// Of all others' sums together: from there on the additional work in memory, not the wire, would
+// decide.
+constexpr double kMaxGatheredBytes = 48u << 10;
 // Beyond, a wrong guess would cost more than a tree can gain.
 constexpr double kMaxTreeBytes = 4u << 20;
 
@@ -52,7 +53,8 @@ RingTable ChooseTable(int node_count, int shortcut_count, const RingCosts& costs
   if (step_bytes > 0) {
     const double share = hops * (1 - 2.0 / node_count);
     const double even = (2 * hops - steps) * step_bytes / share;
-    table.gather_bytes = AtMost(node_count == 2 ? kMaxGatherBytes : even, kMaxGatherBytes);
+    // Of two nodes `even` is infinite: both ways send the same bytes.
+    table.gather_bytes = AtMost(even, kMaxGatheredBytes / hops);
   }
   if (step_bytes > 0 && shortcut_count > 0) {
     const double even = ((hops - steps) * step_bytes + (hops - 1) * kRingPieceBytes) / (steps - 1);

@@ -32,8 +32,8 @@ TEST(RingTunerTest, ChooseTable_IsWhereBothWaysCostTheSame) {
   // 4 nodes: 3 (50 + S / 100) = 6 (50 + S / 400) where S = 10,000.
   EXPECT_EQ(ChooseTable(4, 0, {50, 100}).gather_bytes, 10'000u);
   // Two nodes send the same bytes by both: as far as the work in memory allows.
-  EXPECT_EQ(ChooseTable(2, 0, {50, 100}).gather_bytes, 64u << 10);
-  EXPECT_EQ(ChooseTable(3, 0, {500, 1000}).gather_bytes, 64u << 10);
+  EXPECT_EQ(ChooseTable(2, 0, {50, 100}).gather_bytes, 48u << 10);
+  EXPECT_EQ(ChooseTable(3, 0, {500, 1000}).gather_bytes, 24u << 10);
 }
 
 TEST(RingTunerTest, ChooseTable_Shortcuts_CostFewerSteps) {
@@ -42,10 +42,10 @@ TEST(RingTunerTest, ChooseTable_Shortcuts_CostFewerSteps) {
   RingTable table = ChooseTable(4, 1, {50, 100});
   EXPECT_EQ(table.gather_bytes, 13'333u);
   EXPECT_EQ(table.tree_bytes, 529'288u);
-  // 8 nodes: 3 * 50 + 7 S / 100 = 14 * 50 + 14/8 S / 100 where S = 10,476;
+  // 8 nodes: 3 * 50 + 7 S / 100 = 14 * 50 + 14/8 S / 100 where S = 10,476: more than the limit;
   // 3 (50 + S / 100) = 7 * 50 + (S + 6 * 262,144) / 100 where S = 796,432.
   table = ChooseTable(8, 2, {50, 100});
-  EXPECT_EQ(table.gather_bytes, 10'476u);
+  EXPECT_EQ(table.gather_bytes, 7'021u);  // 48 KB from seven others.
   EXPECT_EQ(table.tree_bytes, 796'432u);
   EXPECT_EQ(ChooseTable(8, 0, {50, 100}).tree_bytes, 0u);
 }
@@ -69,7 +69,7 @@ TEST(RingTunerTest, ChooseTable_SetByConfiguration_IsThat) {
 TEST(RingTunerTest, ChooseTable_NonsenseFromThePeer_StaysInRange) {
   EXPECT_EQ(ChooseTable(4, 0, {std::nan(""), 100}).gather_bytes, 0u);
   EXPECT_EQ(ChooseTable(4, 0, {-50, 100}).gather_bytes, 0u);
-  EXPECT_EQ(ChooseTable(4, 0, {HUGE_VAL, HUGE_VAL}).gather_bytes, 64u << 10);
+  EXPECT_EQ(ChooseTable(4, 0, {HUGE_VAL, HUGE_VAL}).gather_bytes, 16u << 10);
   EXPECT_EQ(ChooseTable(4, 0, {50, std::nan("")}).gather_bytes, 0u);
 }
 
