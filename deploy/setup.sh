@@ -104,6 +104,7 @@ install_python_packages() {
   fi
   if [ "$mode" = full ]; then
     wanted+=(tensorflow-cpu jax grpcio ruff auditwheel cloudpickle pyyaml)
+    wanted+=(lightning accelerate transformers)
   fi
   # pip takes seconds to find out that there is nothing to do.
   local stamp="$venv/.ringd-packages-$mode"
