@@ -34,7 +34,7 @@ absl::StatusOr<int> RunPlot(const std::string& python, std::vector<std::string> 
   SpawnOptions spawn;
   spawn.argv = {"/usr/bin/env", python, "-m", "ringd.bench.plot"};
   spawn.argv.insert(spawn.argv.end(), words.begin(), words.end());
-  for (char** entry = environ; *entry != nullptr; ++entry) spawn.environment.emplace_back(*entry);
+  spawn.environment = OwnEnvironment();
   spawn.fds = {
       {STDIN_FILENO, in.get()}, {STDOUT_FILENO, STDERR_FILENO}, {STDERR_FILENO, STDERR_FILENO}};
   RINGD_ASSIGN_OR_RETURN(const Child child, Spawn(spawn));

@@ -19,6 +19,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/futex.h"
+#include "common/base/read_to_end.h"
 
 namespace ringd {
 namespace {
@@ -141,6 +142,36 @@ absl::StatusOr<ExitStatus> WaitForExit(const Child& child, absl::Duration timeou
     result.exit_code = WEXITSTATUS(status);
   }
   return result;
+}
+
+std::vector<std::string> OwnEnvironment() {
+  std::vector<std::string> entries;
+  for (char** entry = environ; *entry != nullptr; ++entry) entries.emplace_back(*entry);
+  return entries;
+}
+
+absl::StatusOr<Finished> RunToEnd(SpawnOptions options, const std::vector<int>& fds, size_t limit,
+                                  absl::Duration timeout) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) {
+    return absl::ResourceExhaustedError(absl::StrCat("can't make a pipe: ", strerror(errno)));
+  }
+  const UniqueFd output(ends[0]);
+  UniqueFd input(ends[1]);
+  for (const int fd : fds) options.fds[fd] = input.get();
+  absl::StatusOr<Child> child = Spawn(options);
+  if (!child.ok()) return child.status();
+  input.reset();
+  Finished finished;
+  finished.output = ReadToEnd(output.get(), limit);
+  absl::StatusOr<ExitStatus> status = WaitForExit(*child, timeout);
+  if (!status.ok()) {
+    kill(child->pid, SIGKILL);
+    WaitForExit(*child, absl::InfiniteDuration()).IgnoreError();
+    return status.status();
+  }
+  finished.status = *status;
+  return finished;
 }
 
 std::string SiblingProgram(const std::string& name) {

@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <cstddef>
 #include <map>
 #include <string>
 #include <vector>
@@ -36,6 +37,18 @@ struct ExitStatus {
 };
 // Blocks until it ends or the timeout passes (DEADLINE_EXCEEDED). Reaps.
 absl::StatusOr<ExitStatus> WaitForExit(const Child& child, absl::Duration timeout);
+
+// This process's environment, for SpawnOptions.
+std::vector<std::string> OwnEnvironment();
+
+struct Finished {
+  ExitStatus status;
+  std::string output;
+};
+// Runs it to its end. output: what it writes to those of its descriptors, at most `limit` bytes of
+// it. DEADLINE_EXCEEDED: it had closed them, but not ended after the timeout, and was killed.
+absl::StatusOr<Finished> RunToEnd(SpawnOptions options, const std::vector<int>& fds, size_t limit,
+                                  absl::Duration timeout);
 
 // Path of a program that is installed beside the running one (same directory), for "ringd-worker"
 // etc.

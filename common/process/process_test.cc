@@ -11,15 +11,28 @@
 #include <cstdlib>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/read_to_end.h"
 
 namespace ringd {
 namespace {
 
-std::string ReadAll(int fd) {
-  std::string text;
-  char buffer[256];
-  for (ssize_t n; (n = read(fd, buffer, sizeof(buffer))) > 0;) text.append(buffer, n);
-  return text;
+TEST(ProcessTest, RunToEnd_OutputOfTheNamedDescriptors_AndExitCode) {
+  SpawnOptions options;
+  options.argv = {"/bin/sh", "-c", "printf one; printf two >&2; printf $X >&2; exit 3"};
+  options.environment = {"X=three"};
+  const auto both = RunToEnd(options, {1, 2}, 100, absl::Seconds(5));
+  ASSERT_TRUE(both.ok()) << both.status();
+  EXPECT_EQ(both->output, "onetwothree");
+  EXPECT_EQ(both->status.exit_code, 3);
+  EXPECT_EQ(RunToEnd(options, {2}, 5, absl::Seconds(5))->output, "twoth");
+}
+
+TEST(ProcessTest, RunToEnd_ProgramThatStays_IsKilled) {
+  SpawnOptions options;
+  options.argv = {"/bin/sh", "-c", "exec sleep 60 >&- 2>&-"};
+  options.environment = OwnEnvironment();
+  EXPECT_TRUE(
+      absl::IsDeadlineExceeded(RunToEnd(options, {1}, 100, absl::Milliseconds(100)).status()));
 }
 
 TEST(ProcessTest, Spawn_DescriptorsSwapped_EachLandsInItsPlace) {
@@ -34,8 +47,8 @@ TEST(ProcessTest, Spawn_DescriptorsSwapped_EachLandsInItsPlace) {
   ASSERT_TRUE(child.ok()) << child.status();
   close(a[1]);
   close(b[1]);
-  EXPECT_EQ(ReadAll(b[0]), "two");
-  EXPECT_EQ(ReadAll(a[0]).substr(0, 3), "one");
+  EXPECT_EQ(ReadToEnd(b[0]), "two");
+  EXPECT_EQ(ReadToEnd(a[0]).substr(0, 3), "one");
   EXPECT_EQ(WaitForExit(*child, absl::Seconds(5))->exit_code, 0);
   close(a[0]);
   close(b[0]);
@@ -55,7 +68,7 @@ TEST(ProcessTest, Spawn_LowLimitOfOpenFiles_IsEnough) {
   EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
   ASSERT_TRUE(child.ok()) << child.status();
   close(a[1]);
-  EXPECT_EQ(ReadAll(a[0]), "one");
+  EXPECT_EQ(ReadToEnd(a[0]), "one");
   EXPECT_EQ(WaitForExit(*child, absl::Seconds(5))->exit_code, 0);
   close(a[0]);
 }

@@ -14,6 +14,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/base/read_to_end.h"
 #include "common/base/unix_socket.h"
 #include "common/process/process.h"
 #include "common/status/macros.h"
@@ -26,51 +27,19 @@ namespace {
 // Survivors of a failure say what they know and end by themselves, or their launcher ends them.
 constexpr char kGrace[] = "30s";
 constexpr size_t kMaxNameBytes = 100;  // Of what a job may be called.
-
-struct Pipe {
-  UniqueFd read_end, write_end;
-};
-
-absl::StatusOr<Pipe> MakePipe() {
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) {
-    return absl::ResourceExhaustedError(absl::StrCat("making a pipe: ", strerror(errno)));
-  }
-  return Pipe{UniqueFd(ends[0]), UniqueFd(ends[1])};
-}
-
-std::string ReadToEnd(int fd) {
-  std::string text;
-  char buffer[1024];
-  while (true) {
-    const ssize_t bytes = read(fd, buffer, sizeof(buffer));
-    if (bytes < 0 && errno == EINTR) continue;
-    if (bytes <= 0) return text;
-    text.append(buffer, static_cast<size_t>(bytes));
-  }
-}
-
-std::vector<std::string> Environment() {
-  std::vector<std::string> entries;
-  for (char** entry = environ; *entry != nullptr; ++entry) entries.emplace_back(*entry);
-  return entries;
-}
+constexpr size_t kMaxErrorBytes = 64 << 10;
 
 // Whether the user's settings name a cluster that this node is of. FAILED_PRECONDITION: no, and
 // why.
 absl::Status FindCluster() {
-  RINGD_ASSIGN_OR_RETURN(Pipe errors, MakePipe());
   SpawnOptions spawn;
   spawn.argv = {SiblingProgram("ringctl"), "here"};
-  spawn.environment = Environment();
-  spawn.fds = {{STDERR_FILENO, errors.write_end.get()}};
-  RINGD_ASSIGN_OR_RETURN(const Child child, Spawn(spawn));
-  errors.write_end.reset();
-  std::string text = ReadToEnd(errors.read_end.get());
-  RINGD_ASSIGN_OR_RETURN(const ExitStatus status, WaitForExit(child, absl::InfiniteDuration()));
-  if (status.signal == 0 && status.exit_code == 0) return absl::OkStatus();
-  absl::StripTrailingAsciiWhitespace(&text);
-  return absl::FailedPreconditionError(absl::StripPrefix(text, "ringctl: "));
+  spawn.environment = OwnEnvironment();
+  RINGD_ASSIGN_OR_RETURN(Finished here, RunToEnd(std::move(spawn), {STDERR_FILENO}, kMaxErrorBytes,
+                                                 absl::InfiniteDuration()));
+  if (here.status.signal == 0 && here.status.exit_code == 0) return absl::OkStatus();
+  absl::StripTrailingAsciiWhitespace(&here.output);
+  return absl::FailedPreconditionError(absl::StripPrefix(here.output, "ringctl: "));
 }
 
 // What runs the job: the user's cluster; or a private scheduler and daemon, whatever the user's
@@ -102,14 +71,18 @@ std::vector<std::string> Command(const AttachOptions& options, bool cluster) {
 
 absl::Status StartCommand(const AttachOptions& options, bool cluster,
                           AttachServer::Options* server) {
-  RINGD_ASSIGN_OR_RETURN(Pipe errors, MakePipe());
-  server->command_errors = std::move(errors.read_end);
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) {
+    return absl::ResourceExhaustedError(absl::StrCat("making a pipe: ", strerror(errno)));
+  }
+  server->command_errors.reset(ends[0]);
+  const UniqueFd errors(ends[1]);
   if (!cluster) unsetenv("RINGD_SCHEDULER");
   SpawnOptions spawn;
   spawn.argv = Command(options, cluster);
-  spawn.environment = Environment();
+  spawn.environment = OwnEnvironment();
   spawn.new_session = true;
-  spawn.fds = {{STDERR_FILENO, errors.write_end.get()}};
+  spawn.fds = {{STDERR_FILENO, errors.get()}};
   if (options.role == AttachOptions::Role::kHost) spawn.fds[STDOUT_FILENO] = STDOUT_FILENO;
   if (options.role == AttachOptions::Role::kGuest) spawn.fds[STDIN_FILENO] = STDIN_FILENO;
   RINGD_ASSIGN_OR_RETURN(server->command, Spawn(spawn));

@@ -13,6 +13,7 @@
 
 #include "client/c/error.h"
 #include "common/base/fd.h"
+#include "common/base/read_to_end.h"
 
 namespace ringd::client {
 namespace {
@@ -65,17 +66,6 @@ int Spawn(const std::vector<std::string>& words, const Streams& streams, pid_t* 
   posix_spawn_file_actions_destroy(&actions);
   posix_spawnattr_destroy(&attributes);
   return rc;
-}
-
-std::string ReadToEnd(int fd) {
-  std::string text;
-  char buffer[1024];
-  while (true) {
-    const ssize_t bytes = read(fd, buffer, sizeof(buffer));
-    if (bytes < 0 && errno == EINTR) continue;
-    if (bytes <= 0) return text;
-    text.append(buffer, static_cast<size_t>(bytes));
-  }
 }
 
 // Above the numbers of the standard streams, which this process may have closed.

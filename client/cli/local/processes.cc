@@ -167,7 +167,7 @@ absl::Status StartDetached(const DetachedOptions& options) {
   }
   SpawnOptions spawn;
   spawn.argv = options.argv;
-  for (char** entry = environ; *entry != nullptr; ++entry) spawn.environment.emplace_back(*entry);
+  spawn.environment = OwnEnvironment();
   spawn.new_session = true;
   spawn.fds = {{STDOUT_FILENO, log.get()}, {STDERR_FILENO, log.get()}};
   RINGD_ASSIGN_OR_RETURN(const Child child, SpawnIn(options.netns, spawn));

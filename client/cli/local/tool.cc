@@ -1,13 +1,9 @@
 #include "client/cli/local/tool.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <string.h>
 #include <unistd.h>
 
-#include <csignal>
 #include <cstdlib>
-#include <vector>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -20,17 +16,6 @@ namespace {
 
 constexpr absl::Duration kTimeout = absl::Seconds(10);
 constexpr size_t kMaxOutputBytes = 4096;
-
-std::string ReadAll(int fd) {
-  std::string text;
-  char buffer[1024];
-  while (true) {
-    const ssize_t bytes = read(fd, buffer, sizeof(buffer));
-    if (bytes < 0 && errno == EINTR) continue;
-    if (bytes <= 0) return text;
-    if (text.size() < kMaxOutputBytes) text.append(buffer, static_cast<size_t>(bytes));
-  }
-}
 
 }  // namespace
 
@@ -54,26 +39,16 @@ absl::Status RunTool(const std::string& command_line) {
         absl::StrCat("there is no program ", spawn.argv[0], " here"));
   }
   spawn.argv[0] = path;
-  int pipe_ends[2];
-  if (pipe2(pipe_ends, O_CLOEXEC) != 0) {
-    return absl::ResourceExhaustedError(absl::StrCat("can't make a pipe: ", strerror(errno)));
-  }
-  const UniqueFd output(pipe_ends[0]);
-  UniqueFd input(pipe_ends[1]);
-  spawn.fds = {{STDOUT_FILENO, input.get()}, {STDERR_FILENO, input.get()}};
   spawn.environment = {"LC_ALL=C"};
-  RINGD_ASSIGN_OR_RETURN(const Child child, Spawn(spawn));
-  input.reset();
-  const std::string text = ReadAll(output.get());
-  auto status = WaitForExit(child, kTimeout);
-  if (!status.ok()) {
-    kill(child.pid, SIGKILL);
-    (void)WaitForExit(child, kTimeout);
+  const auto finished =
+      RunToEnd(std::move(spawn), {STDOUT_FILENO, STDERR_FILENO}, kMaxOutputBytes, kTimeout);
+  if (absl::IsDeadlineExceeded(finished.status())) {
     return absl::FailedPreconditionError(absl::StrCat("'", command_line, "' does not end"));
   }
-  if (status->signal == 0 && status->exit_code == 0) return absl::OkStatus();
+  RINGD_RETURN_IF_ERROR(finished.status());
+  if (finished->status.signal == 0 && finished->status.exit_code == 0) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      absl::StrCat("'", command_line, "' failed: ", absl::StripAsciiWhitespace(text)));
+      absl::StrCat("'", command_line, "' failed: ", absl::StripAsciiWhitespace(finished->output)));
 }
 
 }  // namespace ringd::cli

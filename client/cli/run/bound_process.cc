@@ -47,7 +47,7 @@ absl::StatusOr<std::unique_ptr<BoundProcess>> BoundProcess::Start(
   spawn.argv = {SiblingProgram(name)};
   spawn.argv.insert(spawn.argv.end(), arguments.begin(), arguments.end());
   spawn.argv.insert(spawn.argv.end(), {"--lifeline-fd", absl::StrCat(kLifelineFd)});
-  for (char** entry = environ; *entry != nullptr; ++entry) spawn.environment.emplace_back(*entry);
+  spawn.environment = OwnEnvironment();
   spawn.new_session = true;  // A terminal's Ctrl-C is ringctl's to deal with.
   spawn.fds = {{STDERR_FILENO, log.get()}, {kLifelineFd, lifeline.end.get()}};
   auto child = Spawn(spawn);
