@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <time.h>
 
 #include <algorithm>
@@ -35,6 +36,15 @@ bool AwaitReadable(int fd, int64_t deadline_us) {
     if (ready > 0) return true;
     if (ready < 0 && errno != EINTR) return false;
   }
+}
+
+// Connecting and sending end by then: a host that answers nothing takes minutes else.
+void LimitBlocking(int fd, int64_t deadline_us) {
+  const int64_t left_us = std::max<int64_t>(1, deadline_us - MonotonicMicros());
+  timeval limit{};
+  limit.tv_sec = left_us / 1'000'000;
+  limit.tv_usec = left_us % 1'000'000;
+  setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
 }
 
 // Without its end; false: there is none.
@@ -106,6 +116,7 @@ std::string SocketExchange::Connect() {
       why = gai_strerror(error);
     } else {
       UniqueFd line(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+      LimitBlocking(line.get(), deadline_us_);
       const int rc = connect(line.get(), found->ai_addr, found->ai_addrlen);
       why = strerror(errno);
       freeaddrinfo(found);
