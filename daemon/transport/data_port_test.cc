@@ -96,52 +96,44 @@ void ExpectConnected(int from, int to) {
   EXPECT_EQ(received, sent);
 }
 
-class Rings : public testing::TestWithParam<int> {};
+class Rings : public testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    for (int i = 0; i < count_; ++i) ports_.push_back(MakePort(&loop_));
+    for (int i = 0; i < count_; ++i) {
+      RingOptions options = Options(i, count_, *ports_[(i + 1) % count_]);
+      for (int k = 1; k <= ShortcutCount(count_); ++k) {
+        options.shortcut_addresses.push_back(Address(*ports_[(i + (1 << k)) % count_]));
+      }
+      ports_[i]->OpenRing(options, openings_[i].Done());
+    }
+    for (Opening& opening : openings_) {
+      ASSERT_TRUE(PollUntil(&loop_, [&] { return opening.result.has_value(); }));
+      ASSERT_TRUE(opening.result->ok()) << opening.result->status();
+    }
+  }
+  // Of node i, counted round.
+  const RingSockets& sockets(int i) const { return **openings_[i % count_].result; }
+
+  const int count_ = GetParam();
+  EventLoop loop_;
+  std::vector<std::unique_ptr<DataPort>> ports_;
+  std::vector<Opening> openings_ = std::vector<Opening>(count_);
+};
 
 TEST_P(Rings, OpenRing_OnAllNodes_ConnectsEachToItsRightNeighbour) {
-  const int count = GetParam();
-  EventLoop loop;
-  std::vector<std::unique_ptr<DataPort>> ports;
-  for (int i = 0; i < count; ++i) ports.push_back(MakePort(&loop));
-  std::vector<Opening> openings(count);
-  for (int i = 0; i < count; ++i) {
-    ports[i]->OpenRing(Options(i, count, *ports[(i + 1) % count]), openings[i].Done());
-  }
-  for (Opening& opening : openings) {
-    ASSERT_TRUE(PollUntil(&loop, [&] { return opening.result.has_value(); }));
-    ASSERT_TRUE(opening.result->ok()) << opening.result->status();
-  }
-  for (int i = 0; i < count; ++i) {
-    ExpectConnected((*openings[i].result)->right, (*openings[(i + 1) % count].result)->left);
-    ExpectConnected((*openings[(i + 1) % count].result)->left, (*openings[i].result)->right);
+  for (int i = 0; i < count_; ++i) {
+    ExpectConnected(sockets(i).right, sockets(i + 1).left);
+    ExpectConnected(sockets(i + 1).left, sockets(i).right);
   }
 }
 
 TEST_P(Rings, OpenRing_Shortcuts_ConnectEachToNodesFurtherRight) {
-  const int count = GetParam();
-  EventLoop loop;
-  std::vector<std::unique_ptr<DataPort>> ports;
-  for (int i = 0; i < count; ++i) ports.push_back(MakePort(&loop));
-  std::vector<Opening> openings(count);
-  for (int i = 0; i < count; ++i) {
-    RingOptions options = Options(i, count, *ports[(i + 1) % count]);
-    for (int k = 1; k <= ShortcutCount(count); ++k) {
-      options.shortcut_addresses.push_back(Address(*ports[(i + (1 << k)) % count]));
-    }
-    ports[i]->OpenRing(options, openings[i].Done());
-  }
-  for (Opening& opening : openings) {
-    ASSERT_TRUE(PollUntil(&loop, [&] { return opening.result.has_value(); }));
-    ASSERT_TRUE(opening.result->ok()) << opening.result->status();
-  }
-  const size_t expected = count < 4 ? 0 : count == 4 ? 1 : 2;  // 2; 2 and 4 places.
-  for (int i = 0; i < count; ++i) {
-    const RingSockets& sockets = **openings[i].result;
-    ASSERT_EQ(sockets.shortcuts.size(), expected);
-    ExpectConnected(sockets.right, (*openings[(i + 1) % count].result)->left);
+  const size_t expected = count_ < 4 ? 0 : count_ == 4 ? 1 : 2;  // 2; 2 and 4 places.
+  for (int i = 0; i < count_; ++i) {
+    ASSERT_EQ(sockets(i).shortcuts.size(), expected);
     for (size_t k = 0; k < expected; ++k) {
-      const RingSockets& far = **openings[(i + (2 << k)) % count].result;
-      ExpectConnected(sockets.shortcuts[k].right, far.shortcuts[k].left);
+      ExpectConnected(sockets(i).shortcuts[k].right, sockets(i + (2 << k)).shortcuts[k].left);
     }
   }
 }

@@ -180,9 +180,7 @@ bool RingCommunicator::PrepareSome() {
 void RingCommunicator::Announce(const OperationPtr& operation) {
   operation->is_announced = true;
   SendReady(operation.get(), true);
-  if (absl::Status status = FeedEarly(operation.get()); !status.ok()) {
-    early_violation_ = std::move(status);
-  }
+  FeedEarly(operation.get());
 }
 
 void RingCommunicator::SendReady(RingOperation* operation, bool is_first) {

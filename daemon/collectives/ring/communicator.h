@@ -134,7 +134,10 @@ class RingCommunicator : public Communicator {
                   const std::byte* data);
   absl::StatusOr<std::byte*> ReceiveEarly(int lane, RingChannel* channel,
                                           const wire::FrameHeader& header);
-  absl::Status FeedEarly(RingOperation* operation);
+  // Gives the operation what came before it was announced.
+  void FeedEarly(RingOperation* operation);
+  absl::Status FeedStream(int lane, RingOperation* operation, const EarlyStream& stream);
+  void NoteViolation(int lane, Side side, absl::Status status);
   // Null: the peers have named more channels than there can be.
   RingChannel* FindChannel(uint64_t channel);
   absl::StatusOr<EarlyStream*> EarlyOf(int lane, RingChannel* channel, uint64_t sequence);
@@ -172,7 +175,13 @@ class RingCommunicator : public Communicator {
   NoteHandler note_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::optional<Outcome> broken_;
-  absl::Status early_violation_;  // Found when early frames were looked at.
+  // Found when early frames or notes were looked at: whose they were.
+  struct EarlyViolation {
+    int lane = 0;
+    Side side = Side::kLeft;
+    absl::Status status;
+  };
+  EarlyViolation early_violation_;
 
   std::unordered_map<uint64_t, RingChannel> channels_;
   std::vector<OperationPtr> running_;  // Of all channels.

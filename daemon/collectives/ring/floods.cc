@@ -290,7 +290,8 @@ absl::Status RingCommunicator::NoteEarlyText(size_t bytes) {
 }
 
 void RingCommunicator::CheckLinks() {
-  if (!early_violation_.ok()) OnLinkBroken(0, Side::kLeft, early_violation_);
+  const EarlyViolation& early = early_violation_;
+  if (!early.status.ok()) OnLinkBroken(early.lane, early.side, early.status);
   for (int lane = 0; lane < lane_count(); ++lane) {
     const Lane& links = *lanes_[lane];
     if (!links.left.status().ok()) OnLinkBroken(lane, Side::kLeft, links.left.status());

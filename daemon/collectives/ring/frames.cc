@@ -69,7 +69,7 @@ absl::Status RingCommunicator::OnNote(Side side, std::string note) {
   }
   callbacks_.push_back([this, note = std::move(note)] {
     if (broken_.has_value()) return;
-    if (absl::Status status = note_(note); !status.ok()) early_violation_.Update(status);
+    NoteViolation(0, Side::kLeft, note_(note));
   });
   return absl::OkStatus();
 }
@@ -96,8 +96,8 @@ absl::Status RingCommunicator::OnDataComplete(int lane, const wire::FrameHeader&
   }
   RINGD_ASSIGN_OR_RETURN(EarlyStream* const arrivals, EarlyOf(lane, &channel, header.sequence));
   arrivals->frames.push_back(*std::move(early));
-  if (operation == nullptr || !operation->is_announced) return absl::OkStatus();
-  return FeedEarly(operation.get());
+  if (operation != nullptr && operation->is_announced) FeedEarly(operation.get());
+  return absl::OkStatus();
 }
 
 absl::Status RingCommunicator::CheckPiece(int lane, const RingOperation& operation,
@@ -176,10 +176,10 @@ absl::StatusOr<std::byte*> RingCommunicator::ReceiveEarly(int lane, RingChannel*
   return header.payload_bytes == 0 ? nullptr : early.data.data();
 }
 
-absl::Status RingCommunicator::FeedEarly(RingOperation* operation) {
+void RingCommunicator::FeedEarly(RingOperation* operation) {
   RingChannel& channel = channels_[operation->key.channel];
   const auto found = channel.early.find(operation->key.sequence);
-  if (found == channel.early.end()) return absl::OkStatus();
+  if (found == channel.early.end()) return;
   const EarlyArrivals arrivals = std::move(found->second);
   found->second = {};
   DropEarly(&channel, operation->key.sequence);
@@ -187,15 +187,24 @@ absl::Status RingCommunicator::FeedEarly(RingOperation* operation) {
   int lane = 0;
   for (const EarlyStream& stream : arrivals.streams) {
     if (stream.ready.has_value()) {
-      RINGD_RETURN_IF_ERROR(ApplyReady(lane, operation, *stream.ready));
+      NoteViolation(lane, Side::kRight, ApplyReady(lane, operation, *stream.ready));
     }
-    for (const EarlyFrame& frame : stream.frames) {
-      RINGD_RETURN_IF_ERROR(CheckPiece(lane, *operation, frame.header));
-      ApplyPiece(lane, operation, frame.header, frame.data.data());
-    }
+    NoteViolation(lane, Side::kLeft, FeedStream(lane, operation, stream));
     ++lane;
   }
+}
+
+absl::Status RingCommunicator::FeedStream(int lane, RingOperation* operation,
+                                          const EarlyStream& stream) {
+  for (const EarlyFrame& frame : stream.frames) {
+    RINGD_RETURN_IF_ERROR(CheckPiece(lane, *operation, frame.header));
+    ApplyPiece(lane, operation, frame.header, frame.data.data());
+  }
   return absl::OkStatus();
+}
+
+void RingCommunicator::NoteViolation(int lane, Side side, absl::Status status) {
+  if (early_violation_.status.ok()) early_violation_ = {lane, side, std::move(status)};
 }
 
 RingChannel* RingCommunicator::FindChannel(uint64_t channel) {

@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 #include <string.h>
 
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <random>
@@ -32,27 +31,9 @@ class GatherAllreduceTest : public testing::TestWithParam<std::vector<int>> {
 
   // In place. Returns the bytes that the first node has sent.
   uint64_t Run(RingCluster* cluster, const Collective& all, Tensors* tensors) {
-    const uint64_t before = cluster->communicator(0)->counters().bytes_sent;
-    int finished = 0;
-    for (int node = 0; node < cluster->node_count(); ++node) {
-      auto collective = std::make_shared<Collective>(all);
-      const GroupLayout& layout = cluster->layout(node);
-      for (int i = 0; i < layout.local_count(); ++i) {
-        std::byte* const data = (*tensors)[layout.first_local_rank() + i].data();
-        collective->ranks.push_back({data, data});
-      }
-      cluster->communicator(node)->Start({0, sequence_}, collective,
-                                         [&finished](const Outcome& outcome) {
-                                           EXPECT_TRUE(outcome.ok()) << outcome.message;
-                                           ++finished;
-                                         });
-    }
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-    while (finished < cluster->node_count() && std::chrono::steady_clock::now() < end) {
-      cluster->Drive();
-    }
-    EXPECT_EQ(finished, cluster->node_count());
-    return cluster->communicator(0)->counters().bytes_sent - before;
+    std::vector<std::byte*> data;
+    for (auto& tensor : *tensors) data.push_back(tensor.data());
+    return cluster->RunInPlace({0, sequence_}, all, data);
   }
 
   Collective Allreduce(DType dtype, Reduction reduction, uint64_t count) {

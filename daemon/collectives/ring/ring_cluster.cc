@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "gtest/gtest.h"
 
 namespace ringd::daemon {
 namespace {
@@ -67,6 +69,27 @@ void RingCluster::Drive() {
   for (int node = 0; node < node_count(); ++node) {
     if (communicators_[node] != nullptr) communicators_[node]->Progress();
   }
+}
+
+uint64_t RingCluster::RunInPlace(OperationKey key, const Collective& collective,
+                                 const std::vector<std::byte*>& data) {
+  const uint64_t before = communicator(0)->counters().bytes_sent;
+  int finished = 0;
+  for (int node = 0; node < node_count(); ++node) {
+    auto part = std::make_shared<Collective>(collective);
+    for (int i = 0; i < layout(node).local_count(); ++i) {
+      std::byte* const place = data[layout(node).first_local_rank() + i];
+      part->ranks.push_back({place, place});
+    }
+    communicator(node)->Start(key, std::move(part), [&finished](const Outcome& outcome) {
+      EXPECT_TRUE(outcome.ok()) << outcome.message;
+      ++finished;
+    });
+  }
+  const absl::Time end = absl::Now() + absl::Seconds(30);
+  while (finished < node_count() && absl::Now() < end) Drive();
+  EXPECT_EQ(finished, node_count());
+  return communicator(0)->counters().bytes_sent - before;
 }
 
 void RingCluster::DriveNode(int node) {

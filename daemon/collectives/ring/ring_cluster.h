@@ -2,6 +2,8 @@
 #ifndef RINGD_DAEMON_COLLECTIVES_RING_RING_CLUSTER_H_
 #define RINGD_DAEMON_COLLECTIVES_RING_RING_CLUSTER_H_
 
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <utility>
@@ -33,6 +35,10 @@ class RingCluster : public Cluster {
   void Drive() override;
   // Only that node.
   void DriveNode(int node);
+  // Runs the operation on all nodes to its end, in place: data, by rank. Returns the bytes that the
+  // first node has sent for it. An error, or half a minute without an end, is a test failure.
+  uint64_t RunInPlace(OperationKey key, const Collective& collective,
+                      const std::vector<std::byte*>& data);
   // The node's communicator goes, its connections close.
   void Remove(int node) { communicators_[node].reset(); }
   // What the node's ring failure handler has been told.

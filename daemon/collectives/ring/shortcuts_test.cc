@@ -192,5 +192,29 @@ TEST_P(ShortcutsTest, ManyInFlight_Interleave) {
 
 INSTANTIATE_TEST_SUITE_P(Nodes, ShortcutsTest, testing::Values(4, 5, 7, 8, 9));
 
+// Node c takes a broadcast for a chain, the root a tree's: what came early by the shortcut is the
+// root's fault, not that of c's left neighbour.
+TEST(ShortcutsBlameTest, EarlyPayloadByAWrongWay_NamesWhoHasSentIt) {
+  const auto tree = std::make_shared<RingCosts>(RingCosts{.step_us = 50, .bytes_per_us = 100});
+  const auto chain = std::make_shared<RingCosts>();
+  RingCluster cluster(MakeLayouts({1, 1, 1, 1}),
+                      [&](int node) { return RingTuning{.costs = node == 2 ? chain : tree}; });
+  std::vector<std::vector<std::byte>> tensors(4, std::vector<std::byte>(1000));
+  for (const int node : {0, 2}) {
+    auto broadcast = std::make_shared<Collective>();
+    broadcast->operation = Operation::kBroadcast;
+    broadcast->dtype = DType::kUInt8;
+    broadcast->count = 1000;
+    broadcast->ranks = {{tensors[node].data(), tensors[node].data()}};
+    cluster.communicator(node)->Start({0, 1}, broadcast, [](const Outcome&) {});
+    for (int round = 0; round < 200; ++round) cluster.Drive();
+  }
+  ASSERT_EQ(cluster.ring_failures(2).size(), 1u);
+  EXPECT_EQ(cluster.ring_failures(2)[0].node, "a");
+  EXPECT_NE(cluster.ring_failures(2)[0].message.find("by a way that it can't take"),
+            std::string::npos)
+      << cluster.ring_failures(2)[0].message;
+}
+
 }  // namespace
 }  // namespace ringd::daemon

@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <memory>
@@ -77,37 +76,20 @@ class RingTuningTest : public testing::Test {
  protected:
   // Bytes that the node has sent for an allreduce of `count` floats, of which each rank gives ones.
   uint64_t Allreduce(RingCluster* cluster, uint64_t count) {
-    const int nodes = cluster->node_count();
-    const uint64_t before = cluster->communicator(0)->counters().bytes_sent;
     std::vector<std::vector<float>> tensors(cluster->layout(0).size(),
                                             std::vector<float>(count, 1.0f));
-    int finished = 0;
-    ++sequence_;
-    for (int node = 0; node < nodes; ++node) {
-      auto collective = std::make_shared<Collective>();
-      collective->operation = Operation::kAllreduce;
-      collective->dtype = DType::kFloat32;
-      collective->reduction = Reduction::kSum;
-      collective->count = count;
-      const GroupLayout& layout = cluster->layout(node);
-      for (int i = 0; i < layout.local_count(); ++i) {
-        auto* const data =
-            reinterpret_cast<std::byte*>(tensors[layout.first_local_rank() + i].data());
-        collective->ranks.push_back({data, data});
-      }
-      cluster->communicator(node)->Start({0, sequence_}, collective,
-                                         [&finished](const Outcome& outcome) {
-                                           EXPECT_TRUE(outcome.ok()) << outcome.message;
-                                           ++finished;
-                                         });
-    }
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-    while (finished < nodes && std::chrono::steady_clock::now() < end) cluster->Drive();
-    EXPECT_EQ(finished, nodes);
+    std::vector<std::byte*> data;
+    for (auto& tensor : tensors) data.push_back(reinterpret_cast<std::byte*>(tensor.data()));
+    Collective allreduce;
+    allreduce.operation = Operation::kAllreduce;
+    allreduce.dtype = DType::kFloat32;
+    allreduce.reduction = Reduction::kSum;
+    allreduce.count = count;
+    const uint64_t sent = cluster->RunInPlace({0, ++sequence_}, allreduce, data);
     for (const auto& tensor : tensors) {
       EXPECT_EQ(tensor, std::vector<float>(count, static_cast<float>(tensors.size())));
     }
-    return cluster->communicator(0)->counters().bytes_sent - before;
+    return sent;
   }
 
   uint64_t sequence_ = 0;
