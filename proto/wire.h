@@ -72,7 +72,7 @@ enum class FrameType : uint16_t {
   kAbortFrom = 4,  // Flood. That operation and all later ones of its channel fail.
   kPing = 5,       // Idle heartbeat; no payload.
   kNote = 6,       // To the right. Payload: what the engines tell one another beside operations
-                   // (daemon/engine/order/notes.h).
+                   // (daemon/engine/names/notes.h).
 };
 
 // Precedes each frame. Its receiver drops the connection when a field is out of range, the

@@ -180,8 +180,10 @@ int ArenaClient::SubmitBatch(const ringd_operation* operations, size_t n, ringd_
     code = Prepare(operations[done], &prepared[done]);
     if (code == RINGD_OK) ++done;
   }
-  BindTogether(prepared, done);
-  if (code == RINGD_OK) code = SubmitPrepared(prepared, n, handles);
+  if (code == RINGD_OK) {
+    BindTogether(prepared, n);
+    code = SubmitPrepared(prepared, n, handles);
+  }
   if (code == RINGD_OK) return RINGD_OK;
   for (size_t i = 0; i < done; ++i) ReleaseHoldings(prepared[i].holdings);
   return code;

@@ -144,7 +144,7 @@ void EngineImpl::Run() {
   while (!stopping_) {
     if (Work()) {
       last_work_us_ = MonotonicMicros();
-      if (last_work_us_ >= next_check_us_) CheckJobs(last_work_us_);
+      CheckJobs(last_work_us_);
     } else {
       Idle();
     }
@@ -180,7 +180,7 @@ bool EngineImpl::Work() {
 
 void EngineImpl::Idle() {
   const int64_t now_us = MonotonicMicros();
-  if (now_us >= next_check_us_) CheckJobs(now_us);
+  CheckJobs(now_us);
   const int64_t idle_us = now_us - last_work_us_;
   if (may_pause_ && idle_us < kPauseUs) return CpuRelax();
   if (loop_.Poll(absl::ZeroDuration()) > 0) {
@@ -228,6 +228,7 @@ void EngineImpl::SetSleeping(bool sleeping) {
 }
 
 void EngineImpl::CheckJobs(int64_t now_us) {
+  if (now_us < next_check_us_) return;
   next_check_us_ = now_us + kCheckIntervalUs;
   for (auto& [name, job] : jobs_) {
     job->CheckStalls(now_us);

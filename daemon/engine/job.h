@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -130,7 +131,7 @@ class Job {
   // Deadlocks (job_deadlock.cc).
   Snapshot TakeSnapshot() const;
   bool MayBeBlocked() const;
-  std::vector<ChannelKey> PendingChannels() const;
+  std::set<ChannelKey> PendingChannels() const;
   std::optional<ChannelState> StateOf(const ChannelKey& channel) const;
   absl::Status OnProbe(const std::string& text);
   void Act(const std::optional<Probe>& probe);

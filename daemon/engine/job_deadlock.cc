@@ -79,21 +79,20 @@ Snapshot Job::TakeSnapshot() const {
   return snapshot;
 }
 
-std::vector<ChannelKey> Job::PendingChannels() const {
-  std::set<uint64_t> channels;
+std::set<ChannelKey> Job::PendingChannels() const {
+  std::set<ChannelKey> pending = messages_.Pending();
   const RequestVisitor add = [&](OperationKey key, const Request&) {
-    channels.insert(key.channel);
+    pending.insert({key.channel, 0, 0});
   };
   for (const auto& [id, group] : groups_) group->Visit(add);
-  std::vector<ChannelKey> pending = messages_.Pending();
-  for (const uint64_t channel : channels) pending.push_back({channel, 0, 0});
   return pending;
 }
 
 std::optional<ChannelState> Job::StateOf(const ChannelKey& channel) const {
   if (wire::IsMessageChannel(channel.id)) return messages_.StateOf(channel);
   const auto group = groups_.find(wire::ChannelGroup(channel.id));
-  return group == groups_.end() ? std::nullopt : group->second->StateOf(channel.id);
+  if (group == groups_.end()) return std::nullopt;
+  return group->second->StateOf(channel.id);
 }
 
 void Job::Withdraw(const Probe& verdict) {

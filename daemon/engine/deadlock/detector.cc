@@ -11,7 +11,7 @@ namespace {
 using probe::v1::Channel;
 using probe::v1::Wait;
 
-constexpr int kMaxChannels = 4096;     // A probe is one note.
+constexpr size_t kMaxChannels = 4096;  // A probe is one note.
 constexpr size_t kMaxWaits = 8;        // That a message shows.
 constexpr size_t kMaxWaitBytes = 240;  // Of each.
 constexpr int kMaxRanges = 8;          // Of its ranks.
@@ -21,18 +21,11 @@ ChannelKey KeyOf(const Channel& channel) {
           static_cast<int>(channel.second_node())};
 }
 
-bool Names(const Channel& channel, const ChannelKey& key) {
-  const ChannelKey other = KeyOf(channel);
-  return other.id == key.id && other.first_node == key.first_node &&
-         other.second_node == key.second_node;
-}
-
-void AddChannels(const std::vector<ChannelKey>& keys, Probe* probe) {
+void AddChannels(const std::set<ChannelKey>& keys, Probe* probe) {
+  std::set<ChannelKey> known;
+  for (const Channel& channel : probe->channels()) known.insert(KeyOf(channel));
   for (const ChannelKey& key : keys) {
-    const auto& channels = probe->channels();
-    const bool is_there = std::any_of(channels.begin(), channels.end(),
-                                      [&](const Channel& other) { return Names(other, key); });
-    if (is_there) continue;
+    if (known.contains(key)) continue;
     Channel* const channel = probe->add_channels();
     channel->set_id(key.id);
     channel->set_first_node(static_cast<uint32_t>(key.first_node));
@@ -90,7 +83,7 @@ std::string RanksText(const Wait& wait) {
 std::optional<Probe> DeadlockDetector::Check(const Snapshot& snapshot, const StateOf& state_of) {
   const bool is_unchanged = IsUnchanged(snapshot, checked_activity_);
   checked_activity_ = snapshot.is_blocked ? snapshot.activity : kNoOperation;
-  if (!is_first_ || !is_unchanged) return std::nullopt;
+  if (!is_first_ || !is_unchanged || snapshot.pending.size() > kMaxChannels) return std::nullopt;
   Probe probe;
   probe.set_phase(Probe::PHASE_COLLECT);
   probe.set_round(++round_);
@@ -105,7 +98,9 @@ std::optional<Probe> DeadlockDetector::Check(const Snapshot& snapshot, const Sta
 
 std::optional<Probe> DeadlockDetector::Take(Probe probe, const Snapshot& snapshot,
                                             const StateOf& state_of) {
-  if (probe.channels_size() > kMaxChannels) return std::nullopt;
+  if (std::max<size_t>(probe.channels_size(), snapshot.pending.size()) > kMaxChannels) {
+    return std::nullopt;
+  }
   const bool is_collect = probe.phase() == Probe::PHASE_COLLECT;
   if (!is_first_ && is_collect) {
     if (!IsUnchanged(snapshot, checked_activity_)) return std::nullopt;

@@ -2,9 +2,11 @@
 #ifndef RINGD_DAEMON_ENGINE_DEADLOCK_DETECTOR_H_
 #define RINGD_DAEMON_ENGINE_DEADLOCK_DETECTOR_H_
 
+#include <compare>
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,6 +25,7 @@ struct ChannelKey {
   uint64_t id = 0;
   int first_node = 0;
   int second_node = 0;
+  auto operator<=>(const ChannelKey&) const = default;
 };
 
 // How far a channel has come on this node.
@@ -37,16 +40,17 @@ struct Snapshot {
   // Every thread of every rank here that has ever called waits, without a time limit, for an
   // operation that is not over.
   bool is_blocked = false;
-  uint64_t activity = 0;            // Grows with everything that ranks and nodes tell this one.
-  int64_t notes_underway = 0;       // Sent minus received, probes apart.
-  std::vector<ChannelKey> pending;  // Where something waits.
+  uint64_t activity = 0;         // Grows with everything that ranks and nodes tell this one.
+  int64_t notes_underway = 0;    // Sent minus received, probes apart.
+  std::set<ChannelKey> pending;  // Where something waits.
   std::vector<probe::v1::Wait> waits;
 };
 
 // A deadlock is proven when every rank is blocked (Snapshot), nothing has happened between two
 // looks at all of them, no note is under way, and no operation that some node has started was
 // started by all: then nothing will ever happen. The first node asks, by a probe that goes round
-// twice, and a third time with the verdict. On one node the rounds are calls.
+// twice, and a third time with the verdict. On one node the rounds are calls. With more channels
+// than a probe takes nothing is proven.
 //
 // Pure: no I/O, no clock. Thread-bound: the engine's thread.
 class DeadlockDetector {

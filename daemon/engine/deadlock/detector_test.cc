@@ -28,7 +28,7 @@ struct Node {
     };
   }
   void WaitIn(uint64_t channel, ChannelState state, const std::string& text, int rank) {
-    snapshot.pending.push_back({channel, 0, 0});
+    snapshot.pending.insert({channel, 0, 0});
     states[channel] = state;
     AddWait(text, rank, &snapshot.waits);
   }
@@ -162,6 +162,16 @@ TEST(DetectorAloneTest, OneNode_VerdictAtTheSecondCheck) {
 TEST(DetectorAloneTest, OperationUnderWay_NoVerdict) {
   Node node(0, 1);
   node.WaitIn(1, {6, 5, 5}, "a", 0);
+  EXPECT_FALSE(node.Check().has_value());
+  EXPECT_FALSE(node.Check().has_value());
+}
+
+TEST(DetectorAloneTest, MoreChannelsThanAProbeTakes_NoVerdict) {
+  Node node(0, 1);
+  node.WaitIn(1, {5, kNoOperation, 5}, "a", 0);
+  for (uint64_t channel = 2; channel < 10'000; ++channel) {
+    node.snapshot.pending.insert({channel, 0, 0});
+  }
   EXPECT_FALSE(node.Check().has_value());
   EXPECT_FALSE(node.Check().has_value());
 }

@@ -85,7 +85,7 @@ class Group {
   void SendProbe(std::string probe);
   // Requests that are not over.
   void Visit(const RequestVisitor& visit) const;
-  std::optional<ChannelState> StateOf(uint64_t channel) const;
+  ChannelState StateOf(uint64_t channel) const;
   // Notes and failures that peers have sent; notes, but for probes, sent minus received.
   uint64_t activity() const { return activity_; }
   int64_t notes_underway() const;

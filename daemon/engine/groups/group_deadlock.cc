@@ -22,7 +22,7 @@ void Group::Visit(const RequestVisitor& visit) const {
   }
 }
 
-std::optional<ChannelState> Group::StateOf(uint64_t channel) const {
+ChannelState Group::StateOf(uint64_t channel) const {
   ChannelState state;
   if (wire::ChannelPlan(channel) == wire::kNamed) {
     state.next = names_.last_sequence() + 1;

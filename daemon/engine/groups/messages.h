@@ -66,7 +66,7 @@ class Messages {
   bool IsStuck() const;
   void Visit(const RequestVisitor& visit) const;
   // The channels between nodes in which something waits, and one of them; null: not of this node.
-  std::vector<ChannelKey> Pending() const;
+  std::set<ChannelKey> Pending() const;
   std::optional<ChannelState> StateOf(const ChannelKey& channel) const;
   // What waits fails, on all nodes alike. Between nodes: in that channel, whose messages up to
   // `newest` are over.

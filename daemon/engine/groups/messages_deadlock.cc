@@ -36,10 +36,10 @@ void Messages::Visit(const RequestVisitor& visit) const {
   }
 }
 
-std::vector<ChannelKey> Messages::Pending() const {
-  std::vector<ChannelKey> pending;
+std::set<ChannelKey> Messages::Pending() const {
+  std::set<ChannelKey> pending;
   for (const auto& [id, started] : started_) {
-    if (started.node >= 0) pending.push_back(ChannelWith(started.node, started.key.channel));
+    if (started.node >= 0) pending.insert(ChannelWith(started.node, started.key.channel));
   }
   return pending;
 }
