@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from tests.launchers.launchers import LaunchHome
+from tests.launchers.launchers import LaunchHome, failing_init
 from tests.launchers.one_node_test import FAILING, assert_right
 from tests.support.jobs import LocalCluster, wait_until
 
@@ -131,16 +131,8 @@ def test_launcher_that_is_ended_leaves_nothing(hosts, launcher):
 
 @every_mpi
 def test_node_whose_ranks_do_not_come_is_named(hosts, launcher):
-    script = """
-import os, time, ringd
-if int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK"))) >= 2:
-    time.sleep(6)
-else:
-    try:
-        ringd.init(timeout=2)
-    except ringd.RingdError as error:
-        print(f"told: {error}\\n", end="")
-"""
+    rank = 'int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK")))'
+    script = failing_init(2, late=f"{rank} >= 2")
     output = hosts.launch(launcher, script)
     wanted = "only ranks 0 to 1 on node a have come, ranks 2 to 3 of 4 are missing"
     assert output.count(wanted) == 2, output
@@ -149,31 +141,15 @@ else:
 
 
 def test_rank_that_does_not_come_is_named_where_it_is_missing(hosts):
-    script = """
-import os, time, ringd
-if os.environ["OMPI_COMM_WORLD_RANK"] == "3":
-    time.sleep(6)
-else:
-    try:
-        ringd.init(timeout=2)
-    except ringd.RingdError as error:
-        print(f"told: {error}\\n", end="")
-"""
+    script = failing_init(2, late='os.environ["OMPI_COMM_WORLD_RANK"] == "3"')
     output = hosts.launch("mpirun", script)
     assert output.count("told: no call of init() within 2s by local rank 1 of 2") == 1, output
     hosts.assert_clean(seconds=20)
 
 
 def test_ranks_that_are_dealt_out_are_refused(hosts):
-    script = """
-import ringd
-try:
-    ringd.init(timeout=20)
-except ringd.RingdError as error:
-    print(f"told: {error}\\n", end="")
-"""
     program = hosts.path / "program.py"
-    program.write_text(script)
+    program.write_text(failing_init(20))
     command = hosts.mpi("mpirun", 4, sys.executable, program)
     output = hosts.run(*command[:1], "--map-by", "node", *command[1:])
     assert "ringd fills one node after the other" in output, output
@@ -212,14 +188,7 @@ def test_without_a_scheduler_ranks_meet_at_master_addr_and_port(hosts, launcher)
 
 def test_without_a_scheduler_all_ranks_are_told_what_to_set(hosts):
     del hosts.env["RINGD_SCHEDULER"]
-    script = """
-import ringd
-try:
-    ringd.init(timeout=20)
-except ringd.RingdError as error:
-    print(f"told: {error}\\n", end="")
-"""
-    output = hosts.launch("mpirun", script)
+    output = hosts.launch("mpirun", failing_init(20))
     assert output.count("told: only 2 of the job's 4 ranks are on this node") == 4, output
     assert "RINGD_SCHEDULER" in output
     hosts.assert_clean(seconds=20)

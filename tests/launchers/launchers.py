@@ -78,3 +78,17 @@ class LaunchHome(Home):
 
 
 _OUTLIVE = "import subprocess, sys; subprocess.run(sys.argv[1:])"
+
+
+def failing_init(timeout, late="False"):
+    """A program that tells why init() fails. late: of which ranks (Python) it never comes."""
+    return f"""
+import os, time, ringd
+if {late}:
+    time.sleep({3 * timeout})
+else:
+    try:
+        ringd.init(timeout={timeout})
+    except ringd.RingdError as error:
+        print(f"told: {{error}}\\n", end="")
+"""

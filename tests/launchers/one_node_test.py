@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import ringd
 
-from tests.launchers.launchers import LAUNCHERS, TORCHRUN, LaunchHome
+from tests.launchers.launchers import LAUNCHERS, TORCHRUN, LaunchHome, failing_init
 from tests.support.jobs import RINGCTL
 
 pytest.importorskip("torch")
@@ -149,16 +149,7 @@ def test_shutdown_and_init_again(home):
 
 
 def test_rank_that_does_not_call_init_is_named(home):
-    script = """
-import os, time, ringd
-if os.environ["OMPI_COMM_WORLD_RANK"] in "13":
-    time.sleep(5)
-else:
-    try:
-        ringd.init(timeout=2)
-    except ringd.RingdError as error:
-        print(f"told: {error}\\n", end="")
-"""
+    script = failing_init(2, late='os.environ["OMPI_COMM_WORLD_RANK"] in "13"')
     output = home.launch("mpirun", 4, script)
     assert output.count("told: no call of init() within 2s by ranks 1, 3 of 4") == 2, output
     home.assert_clean()

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from tests.launchers.launchers import LaunchHome
+from tests.launchers.launchers import LaunchHome, failing_init
 from tests.launchers.one_node_test import FAILING, SUM, assert_right
 from tests.support.jobs import LocalCluster, wait_until
 
@@ -186,16 +186,7 @@ def test_srun_that_is_ended_leaves_nothing(home, prelude):
 
 
 def test_node_whose_ranks_do_not_come_is_named(home, prelude):
-    script = """
-import os, time, ringd
-if os.environ["SLURM_NODEID"] == "1":
-    time.sleep(6)
-else:
-    try:
-        ringd.init(timeout=2)
-    except ringd.RingdError as error:
-        print(f"told: {error}\\n", end="")
-"""
+    script = failing_init(2, late='os.environ["SLURM_NODEID"] == "1"')
     output = srun(home, prelude + script, *TWO_NODES)
     alone = "the node of rank 2 has not come"
     on_cluster = "only ranks 0 to 1 on node a have come, ranks 2 to 3 of 4 are missing"

@@ -1,7 +1,6 @@
 """Ranks that torchrun starts on two nodes: a network namespace each, and nothing set up before."""
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -9,6 +8,7 @@ import sys
 import pytest
 
 from tests.launchers.launchers import TORCHRUN, LaunchHome
+from tests.launchers.one_node_test import assert_right
 
 pytest.importorskip("torch")
 pytestmark = [
@@ -95,19 +95,14 @@ print(f"rank {ringd.rank()} of {size} is right\\n", end="")
 """
 
 
-def assert_right(outputs, ranks):
-    told = sorted(re.findall(r"rank \d+ of \d+ is right", "".join(outputs)))
-    assert told == [f"rank {i} of {ranks} is right" for i in range(ranks)], outputs
-
-
 @pytest.mark.parametrize("rendezvous", [STATIC, DYNAMIC], ids=["static", "c10d"])
 def test_init_connects_the_nodes_and_leaves_nothing(nodes, rendezvous):
-    assert_right(nodes.torchrun(SUM, rendezvous), 4)
+    assert_right("".join(nodes.torchrun(SUM, rendezvous)), 4)
     nodes.assert_clean()
 
 
 def test_nodes_may_have_different_numbers_of_ranks(nodes):
-    assert_right(nodes.torchrun(SUM, ranks=(1, 2)), 3)
+    assert_right("".join(nodes.torchrun(SUM, ranks=(1, 2))), 3)
 
 
 def test_init_process_group_over_two_nodes(nodes):
@@ -121,7 +116,7 @@ assert tensor.tolist() == [i * size * (size - 1) / 2 for i in range(4)]
 print(f"rank {dist.get_rank()} of {size} is right\\n", end="")
 dist.destroy_process_group()
 """
-    assert_right(nodes.torchrun(script), 4)
+    assert_right("".join(nodes.torchrun(script)), 4)
 
 
 def test_rank_that_dies_is_named_on_both_nodes_and_nothing_stays(nodes):
