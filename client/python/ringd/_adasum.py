@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 
 from . import _ops
+from ._arrays import _buffer
 from ._ops import Buffer, Request, Uneven
 from ._process_sets import Group
-from ._types import DTYPES, Operation
+from ._types import Operation
 
 Array = np.ndarray[Any, Any]
 Span = tuple[int, int]  # Ranks: the first, and the one after the last.
@@ -115,7 +116,7 @@ def _exchange(part: Array, count: int, pairs: list[tuple[Span, Span]], group: Gr
     matrix = counts_of(count, pairs, group.size)
     sent = part if matrix[group.rank].any() else part[:0]
     received = np.empty(int(matrix[:, group.rank].sum()), part.dtype)
-    outof, into = _buffer_of(sent), _buffer_of(received)
+    outof, into = _buffer(sent), _buffer(received)
     packed = _ops.pack(Operation.ALLTOALL, outof, into, counts=matrix.tobytes(), group=group.number)
     _ops.run(Request(packed, outof, into, lambda: None))
     return received
@@ -123,7 +124,7 @@ def _exchange(part: Array, count: int, pairs: list[tuple[Span, Span]], group: Gr
 
 def _tell_all(products: Array, group: Group) -> Array:
     told = np.empty((group.size, 3))
-    outof, into = _buffer_of(products), _buffer_of(told.reshape(-1))
+    outof, into = _buffer(products), _buffer(told.reshape(-1))
     _ops.run(_ops.allgather_alike(outof, into, lambda: None, None, group))
     return told
 
@@ -131,12 +132,8 @@ def _tell_all(products: Array, group: Group) -> Array:
 def _gather(part: Array, count: int, group: Group, last: Callable[[Array], Any]) -> Request:
     whole = np.empty(count, part.dtype)
     counts = [len(_part(count, (0, group.size), rank)) for rank in range(group.size)]
-    outof, into = _buffer_of(part), _buffer_of(whole)
+    outof, into = _buffer(part), _buffer(whole)
     packed = _ops.pack(
         Operation.ALLGATHER, outof, into, counts=_ops.int64s(counts), group=group.number
     )
     return Request(packed, outof, into, lambda: last(whole))
-
-
-def _buffer_of(array: Array) -> Buffer:
-    return Buffer(array.ctypes.data, array.shape, DTYPES[array.dtype.name], array)
